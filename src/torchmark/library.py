@@ -18,10 +18,9 @@ from torchmark import store
 from torchmark.analyze.efficiency import NONE, Ceilings, ceilings_of, merge, split_disturbed
 from torchmark.devices import ACCELERATOR
 from torchmark.errors import StoreError, UsageError
-from torchmark.measure.cases import Sweep, check_device, expand
+from torchmark.measure.cases import Part, Sweep, check_device, expand, expand_suite, place
 from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
-from torchmark.measure.suites import Part, expand_suite, place
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
 from torchmark.store import lines
 from torchmark.studies.fit import Fit, FitOptions, free_bytes

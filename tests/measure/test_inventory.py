@@ -111,9 +111,9 @@ def test_the_build_is_read_from_torchs_version_file(text, build):
 
 def test_the_installed_build_agrees_with_torch():
     torch = pytest.importorskip("torch")
-    version, build = machine.torch_version()
-    assert version == torch.__version__
-    assert (torch.version.cuda is None) == (not build.startswith("CUDA"))
+    described = machine.describe_machine()
+    assert described.torch == torch.__version__
+    assert (torch.version.cuda is None) == (not described.torch_build.startswith("CUDA"))
 
 
 def test_every_kind_has_a_name():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from torchmark.errors import UnknownName
-from torchmark.measure.suites import SUITES, expand_suite, place
+from torchmark.measure.cases import SUITES, expand_suite, place
 from torchmark.records import Case
 from torchmark.workloads import find_workload, names
 

@@ -18,12 +18,11 @@ from torchmark.cli.options import argument, axes_field, command, flag, option
 from torchmark.cli.output import headline_of, print_report, say
 from torchmark.errors import EXIT_FINE, StoreError, UsageError
 from torchmark.library import TARGET, Measurement, choose, make_header, with_budget
-from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.cases import SUITES, Part, Sweep, expand, place
 from torchmark.measure.engine import Progress
 from torchmark.measure.machine import keep_awake
 from torchmark.measure.messages import Message, Phase, Rendezvous
 from torchmark.measure.session import Plan, Session, results_so_far
-from torchmark.measure.suites import SUITES, Part, place
 from torchmark.records import CASE_OPTIONS, RIGORS, Case, Machine, Result, Rigor, Run, RunHeader, parse_case
 from torchmark.report import render
 from torchmark.report.document import Document, Lines

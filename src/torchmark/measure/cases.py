@@ -1,6 +1,4 @@
-"""Cases: a sweep of them, their checks, parameters and options, and how a result fits the work known here."""
-
-from __future__ import annotations
+"""Cases: sweeps and suites of them, their checks, parameters and options, and whether a result fits the known work."""
 
 import math
 import os
@@ -38,11 +36,7 @@ _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a 
 
 
 class Sweep(Struct, frozen=True):
-    """Every combination of these. All values are as typed: with commas, numbers with ranges.
-
-    The default is the first mode of a workload and its published number of workers. Torch chooses the threads, but
-    where numbers of workers are compared, every rank gets the same number.
-    """
+    """Every combination of these. All values are as typed: with commas, numbers with ranges."""
 
     workloads: Sequence[str]  # names, or text forms of cases, which are taken as they are
     axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
@@ -52,7 +46,7 @@ class Sweep(Struct, frozen=True):
 
 
 def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases of a sweep, in the order in which its parts are given; the last changes fastest."""
+    """All cases of a sweep, in the given order; the last part changes fastest."""
     if not sweep.workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
     if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
@@ -102,12 +96,11 @@ def check_case(case: Case) -> Case:
 
 
 def full_params(case: Case) -> Struct:
-    """All parameters of a case, those at their default included."""
     return read_params(find_workload(case.workload), case.params)
 
 
 def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About how much memory a case needs on its device; None if too little to matter. Ranks share only a CPU."""
+    """About the memory that a case needs on its device; None if too little to matter. Ranks share only a CPU."""
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
     ranks = case.workers // nodes if case.device == "cpu" else 1
     return None if needed is None else needed * ranks
@@ -135,16 +128,14 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
     declared = [field.name for field in _fields(workload)]
     for name in sweep.params:
         _check_name(f"parameter of {workload.name}", name, declared)
-    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
-    usual = {"mode": workload.modes[0], "workers": workload.default_workers}
+    usual = {name: axis.default for name, axis in _AXES.items()}
+    usual |= {"mode": workload.modes[0], "workers": workload.default_workers}
     # Threads of each rank where counts of workers are compared: what the largest count leaves for each.
+    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
     counts = {_AXES["workers"].read(text) for text in typed["workers"]}
     if len(counts) > 1:
         usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))
-    for name, axis in _AXES.items():
-        default = usual.get(name, axis.default)
-        typed[name] = typed[name] or (() if default is None else (str(default),))
-    axes = {name: values for name, values in typed.items() if values}
+    axes = {name: typed[name] or (str(usual[name]),) for name in _AXES if typed[name] or usual[name] is not None}
     swept = {name: axes.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
     swept |= {f"-p {name}": split_values(sweep.params[name]) for name in declared if name in sweep.params}
     swept |= axes
@@ -159,7 +150,7 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
 
 
 def check_device(name: str) -> None:
-    """Only the name: whether such a device is here is asked where it is opened."""
+    """Check the name only: whether such a device is here is asked where it is opened."""
     kind, colon, index = name.partition(":")
     if kind not in KINDS and name != ACCELERATOR:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
@@ -191,7 +182,6 @@ def _fields(workload: Workload) -> tuple[inspect.Field, ...]:
 
 
 def read_params(workload: Workload, given: Mapping[str, Value], start: Struct | None = None) -> Struct:
-    """The workload's parameters with the given ones changed."""
     known = {parameter.name: parameter for parameter in list_parameters(workload)}
     changes: dict[str, Any] = {}
     for name, value in given.items():
@@ -334,3 +324,105 @@ def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
         value, known = getattr(stored, name), getattr(expected, name)
         if known is not None and (value is None or not math.isclose(value, known, rel_tol=1e-6)):
             yield f"$.result.work.{name}", f"{'none' if value is None else f'{value:g}'} instead of {known:g}"
+
+
+class Part(Struct, frozen=True):
+    cases: tuple[Case, ...]
+    only: str = ""  # "cpu" or "accelerators": the devices that the cases are for
+
+
+# The suites: what `run` measures when no workload is named. Each line is a sweep of a workload, over all devices or
+# some. A new workload adds its line where it belongs: they are in the order of value, as a run may be short of time or
+# stopped early: one case for each area, published partners at the published sizes, then what people run today.
+_QUICK = """\
+mlp mode=infer outputs=512
+resnet50 mode=infer
+bert-encode batch=4
+llm-decode
+tensor-add variant=as-run
+mnist-cnn
+bert-encode
+bert-classify mode=infer batch=16
+llm-prefill
+matmul dtype=float32,bfloat16
+accelerators: mlp mode=infer outputs=512 transfer=per-step
+accelerators: resnet50 mode=infer transfer=per-step
+cifar-cnn
+cpu: mnist-ddp-sigmoid workers=2
+cpu: mnist-ddp-mlp workers=4
+bert-classify mode=train batch=16
+stable-diffusion
+"""
+_STANDARD = """\
+null
+launch
+mlp mode=infer,train
+mlp mode=infer outputs=512 transfer=per-step
+tensor-add variant=resident
+bandwidth kind=update sizes=all
+accelerators: copy direction=to-device,to-host pinned=on,off
+bert-classify mode=train,infer batch=4
+venv-ppo
+stable-diffusion size=256 decode=off
+mlp mode=infer,train dtype=float32,bfloat16 compile=off,on
+tensor-add variant=as-written
+matmul size=512,4096 dtype=float32,bfloat16
+resnet50 mode=infer,train dtype=float32,bfloat16
+resnet50 mode=infer compile=on
+bert-encode batch=1,4 sequence=128,512
+bert-encode batch=4 dtype=float32,bfloat16 compile=off,on
+bert-classify mode=train,infer batch=16 dtype=float32,bfloat16
+cpu: mnist-ddp-mlp workers=1,2,4
+venv-ppo checks=on,off
+lstm mode=infer,train
+llm-prefill size=125m,350m dtype=float32,bfloat16
+llm-decode size=125m,350m dtype=float32,bfloat16
+vit-train batch=4,8
+cpu: dataloader
+cpu: dataloader loader_workers=0,2,4
+"""
+_FULL = """\
+mlp mode=infer,train batch=1..4096x4 dtype=float32,bfloat16 compile=off,on
+mlp mode=infer,train batch=1..4096x4 transfer=per-step
+tensor-add size=768..12288x2 variant=resident,as-run,as-written
+matmul size=256..8192x2 dtype=float32,bfloat16
+matmul size=256..1024x2 dtype=float64,float16
+resnet50 mode=infer,train batch=1..128x2 transfer=resident,per-step
+bert-classify mode=train,infer size=base,large batch=16,64,256 sequence=128,512
+stable-diffusion dtype=bfloat16
+llm-prefill size=1b prompt=128,512 dtype=float32,bfloat16
+llm-decode size=1b context=128,1024 dtype=float32,bfloat16
+vit-train batch=4..32x2 dtype=float32,bfloat16
+cpu: mnist-ddp-sigmoid workers=1,2,4
+cpu: dataloader dataset=mnist,cifar10 batch=4,64,256 loader_workers=0..4
+"""
+SUITES = {"quick": _QUICK, "standard": _QUICK + _STANDARD, "full": _QUICK + _STANDARD + _FULL}
+
+
+def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
+    """The cases of each line. Tiny keeps the choices that set no size: variants, dtypes, modes."""
+    _check_name("suite", name, SUITES)
+    parts = list[Part]()
+    for line in SUITES[name].splitlines():
+        only, _, sweep = line.rpartition(": ")
+        workload, *settings = sweep.split()
+        params = split_settings(settings)
+        axes = {axis: params.pop(axis) for axis in _AXES if axis in params}
+        if tiny:
+            chosen = {each.name for each in list_parameters(find_workload(workload)) if each.choices}
+            params = {name: values for name, values in params.items() if name in chosen - {"size", "model"}}
+        cases = expand(Sweep([workload], {"device": [ACCELERATOR], **axes}, params, tiny=tiny))
+        parts.append(Part(cases, only))
+    return tuple(parts)
+
+
+def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
+    """All cases on these devices, one device after the other; a case that names its device stays there."""
+    cases: dict[str, Case] = {}
+    for device in devices:
+        for part in parts:
+            if part.only and (part.only == "cpu") != (device == "cpu"):
+                continue
+            placed = (replace(case, device=device) if case.device == ACCELERATOR else case for case in part.cases)
+            cases.update((case.text, case) for case in placed)
+    return tuple(cases.values())

@@ -1,10 +1,11 @@
-"""Checks that numbers and times can be believed: of a step against another computation, and of the user's device."""
+"""Checks of numbers and times: of a step against another computation, and of the user's device."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, product
@@ -29,23 +30,23 @@ if TYPE_CHECKING:
 
 _CURE = "Do not trust this device with this dtype before you know why; `torchmark devices --audit` tries it by itself"
 
-# The unit roundoff of each dtype (half the gap between 1 and the next number), and by how many units one rounding may
-# move an output, as the root mean square of the error relative to that of the reference. Short formats are summed in
-# float32 and rounded once: 0.43 units for one product, 0.75 where a device rounds parts of the sum, too. At 1.5, a
-# matrix that is 1% off (2.6 units of bfloat16) still fails. Long formats round every partial sum: 6 units were seen for
-# a thousand terms in the worst order, and it grows with the root of their number.
+# The unit roundoff of each dtype (half the gap between 1 and the next number), and by how many units rounding may move
+# an output (root mean square, relative to the reference). Short formats are summed in float32 and rounded once: 0.43
+# units for one product, 0.75 where a device rounds parts of the sum, too. At 1.5, a matrix that is 1% off (2.6 units of
+# bfloat16) still fails. Long formats round every partial sum: 6 units were seen for a thousand terms in the worst
+# order, and it grows with the root of their number.
 _UNITS = {
     "float64": (2.0**-53, 64.0),
     "float32": (2.0**-24, 64.0),
     "float16": (2.0**-11, 1.5),
     "bfloat16": (2.0**-8, 1.5),
 }
-# How far several roundings move it is measured: the reference is computed again with every operator's results off by up
-# to a unit, evenly spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
+# For several roundings, the reference is computed again with every operator's results off by up to a unit, evenly
+# spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
 _SPREAD = 0.8
 _LEAST_UNIT = 2.0**-30  # a smaller difference would vanish in the rounding of the reference itself
 _UNKNOWN = 8.0  # where that is impossible
-# An output of one number may by chance hardly move in one draw; in four that is rare. Large models get fewer.
+# By chance, an output of one number may hardly move in one draw; in four that is rare. Large models get fewer.
 _DRAWS, _DRAWING_S = 4, 1.0
 # What products of float32 may be made of, by torch's setting.
 _ALLOWED_IN_FLOAT32 = {"highest": "float32", "high": "float16", "medium": "bfloat16"}
@@ -53,8 +54,8 @@ _WORST_ELEMENT = 4.0  # the largest of millions of errors is this many times tha
 
 
 def check_step(step: Step, dtype: str) -> NumericCheck | None:
-    """How far the step's outputs are from the reference; None if there is nothing to compare. It runs the step at least
-    once and leaves what is timed unchanged, so it may come before or after measuring."""
+    """How far the step's outputs are from the reference; None if there is nothing to compare. Leaves what is timed
+    unchanged, so it may come before or after measuring."""
     # One wrong weight among millions hides in the rounding of the outputs of a short format, but not here.
     pairs = step.copies() if step.copies else ()
     for index, (there, made) in enumerate(pairs):
@@ -70,8 +71,8 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
     names = [_name(index, len(outputs)) for index in range(len(outputs))]
     for name, output, expected in zip(names, outputs, reference, strict=True):
         if output.shape != expected.shape:
-            shapes = ["×".join(map(str, each.shape)) or "of one number" for each in (output, expected)]
-            raise WrongResultError(f"{name} has the shape {shapes[0]} instead of {shapes[1]}", _CURE)
+            found, wanted = ("×".join(map(str, each.shape)) or "of one number" for each in (output, expected))
+            raise WrongResultError(f"{name} has the shape {found} instead of {wanted}", _CURE)
         for owner, tensor in ((name, output), (f"the reference of {name}", expected)):
             for what, bad in (("holds NaN", tensor.isnan()), ("is infinite", tensor.isinf())):
                 if bool(bad.any()):
@@ -151,26 +152,21 @@ class Proof(Struct, frozen=True):
 
 
 def audit_device(device: Device) -> Iterator[Proof]:
-    """All proofs for a device, each as soon as it is known, in well under a minute."""
     yield from prove_times(device)
     died = partial(_no_outputs, device.name)
     yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, died)
-    steps = [later - earlier for earlier, later in pairwise([device.clock() for _ in range(10_000)])]
-    resolution_s = min((step for step in steps if step > 0), default=time.get_clock_info("perf_counter").resolution)
-    backwards = sum(step < 0 for step in steps)
+    steps = np.diff([device.clock() for _ in range(10_000)])
+    resolution_s = min(steps[steps > 0], default=time.get_clock_info("perf_counter").resolution)
+    backwards = int((steps < 0).sum())
     figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
-    yield Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and resolution_s <= 1e-6)
-    time_block, costs = device.timer(do_nothing), []  # what torchmark itself costs, by the wall clock
-    for _ in range(6):
-        started = time.perf_counter()
-        time_block(2_000)
-        costs.append((time.perf_counter() - started) / 2_000)
-    cost_s = statistics.median(costs[1:])
+    yield Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and bool(resolution_s <= 1e-6))
+    # What torchmark itself costs, by the wall clock.
+    seconds = timeit.repeat(partial(device.timer(do_nothing), 2_000), number=1, repeat=6)
+    cost_s = statistics.median(seconds[1:]) / 2_000
     yield Proof(device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= 50e-6)
 
 
 def prove_times(device: Device) -> Iterator[Proof]:
-    """The synchronisation, the events where there are any, and the growth of time with work."""
     import torch
 
     def retried(prove: Callable[[], Proof]) -> Proof:  # a busy machine can spoil a comparison of times once
@@ -238,7 +234,6 @@ class _Bench:
         return Proof(self.device.name, "synchronisation is real", figure, passed)
 
     def prove_growth(self) -> Proof:
-        """Twice the work takes twice the time, three times over, measured in turn."""
         timers = [self.device.timer(self.step(factor)) for factor in (1, 2, 4, 8)]
         best_s = [math.inf] * len(timers)
         for _ in range(_ROUNDS):
@@ -259,7 +254,7 @@ def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]
 
 
 def prove_outputs(device: Device, dtype: str) -> Proof:
-    """What the device computes is what numpy computes in float64 on the host."""
+    """What the device computes is what numpy computes in float64."""
     import torch
 
     worst, operation = -1.0, ""

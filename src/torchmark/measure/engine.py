@@ -1,7 +1,5 @@
 """The timing engine: samples a function that times blocks of steps until the estimate is precise enough."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -21,7 +19,7 @@ MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sampl
 SYNC_SHARE = 0.01
 CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
-ENOUGH_TIMES = 100.0  # a correlated series must be this many correlation times long before it may be called steady
+ENOUGH_TIMES = 100.0  # correlation times that a correlated series must last before it counts as steady
 GLANCE_S = 1.0  # how often the meters are read between two checkpoints
 FEWEST_SAMPLES = 3
 SLOW_STEP_S = 1.0  # from here on the next process matters more than the next step
@@ -35,7 +33,7 @@ class Settings(Struct, frozen=True):
     target: float = 0.01
     budget_s: float = 5.0
     steps: int | None = None  # exactly this many steps, one sample each, for any precision
-    sustain: bool = False  # go on until the budget is spent, however precise it is by then
+    sustain: bool = False  # go on until the budget is spent, for any precision
     min_samples: int = 30
     min_time_s: float = 1.0
     min_effective: float = 20.0
@@ -59,14 +57,13 @@ DEFAULTS = Settings()
 
 
 def as_block(seen: Block | float) -> Block:
-    """A timer's answer as a block. A timer without a finite time would never let the budget run out."""
     block = seen if isinstance(seen, Block) else Block(float(seen))
     _check_finite(block.total_s, "block")
     return block
 
 
 def _check_finite(seconds: float, what: str) -> None:
-    if not math.isfinite(seconds):
+    if not math.isfinite(seconds):  # the budget would never run out
         raise CaseError(f"the timer says that a {what} took {seconds} s", "Time it with a clock that counts")
 
 
@@ -130,13 +127,13 @@ class Samples:
             self._seconds[self.count] = max(each, 1e-12)
             self.count += 1
 
-    def rule(self, settings: Settings | None = None) -> StopRule:
+    def rule(self, settings: Settings | None = None) -> "StopRule":
         size = 1 if self.stamped and self.roomy else self.block_size
         settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
 
     def estimate(
-        self, rule: StopRule, first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
+        self, rule: "StopRule", first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
     ) -> Estimate:
         assert rule.reading is not None  # a rule only finishes at a look
         waited = None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0)

@@ -1,7 +1,5 @@
 """How processes end together: a child ends with its parent, a group as a whole, a temporary folder with its run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -16,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# Waits for its parent to end, then removes a folder; repeatedly, because the parent's workers may end a moment later.
+# Waits for its parent to end, then removes a folder; repeatedly, as the parent's workers may end a moment later.
 _REMOVE = """
 import shutil, sys, time
 sys.stdin.read()
@@ -51,7 +49,7 @@ def end_group() -> None:
 
 
 def request_death_signal(name: str) -> None:
-    """On Linux, receive this signal when the parent dies: a busy process may not run its watching thread in time."""
+    """On Linux, receive this signal when the parent dies: a watching thread may come too late in a busy process."""
     if sys.platform == "linux":
         import ctypes
 
@@ -72,8 +70,8 @@ def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Hold back the signals that end a run: a half-started worker would print a traceback."""
-    # Handlers are exchanged instead of blocking signals, as a new process or another thread would still get those.
+    """Hold back the signals that end a run: a half-started worker would print a traceback. Handlers are exchanged
+    instead of blocking signals, as a new process or another thread would still get those."""
     arrived: list[int] = []
     kept = ending_handlers() if threading.current_thread() is threading.main_thread() else {}
     set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))

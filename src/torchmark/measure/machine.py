@@ -1,6 +1,4 @@
-"""What machine this is, whether it is set up well, and what would spoil its figures."""
-
-from __future__ import annotations
+"""The machine: what it is, whether it is set up well, and what would spoil its figures."""
 
 import hashlib
 import importlib.metadata
@@ -49,8 +47,11 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
         rounded = None if info.memory_bytes is None else max(1, round(4 * info.memory_bytes / GIB)) * GIB // 4
         return replace(info, model=shareable_hardware(info.model) or "unknown device", memory_bytes=rounded)
 
-    logical, power = psutil.cpu_count() or 1, read_power()
-    version, build = torch_version()
+    logical, power, version, build = psutil.cpu_count() or 1, read_power(), None, None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        torch = importlib.metadata.distribution("torch")  # its files alone show what it was built for
+        version = shareable_version(torch.version)
+        build = read_build(read_text(Path(str(torch.locate_file("torch/version.py")))) or "")
     return Machine(
         cpu=shareable_hardware(cpu_model()) or "unknown CPU",
         physical_cores=psutil.cpu_count(logical=False) or logical,
@@ -81,17 +82,8 @@ def _os_name() -> str:
     return next((like.capitalize() for like in likes if shareable_system(like)), system)
 
 
-def torch_version() -> tuple[str | None, str | None]:
-    """Torch's version and its build, such as `CUDA 12.6`, from its files alone."""
-    try:
-        distribution = importlib.metadata.distribution("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None, None
-    text = read_text(Path(str(distribution.locate_file("torch/version.py")))) or ""
-    return shareable_version(distribution.version), read_build(text)
-
-
 def read_build(text: str) -> str:
+    """The build that torch's version file names, such as `CUDA 12.6`."""
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
         if found:
@@ -140,9 +132,8 @@ def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
     counts = (torch.get_num_threads(), torch.get_num_interop_threads(), len(allowed_cores()))
     threads = Threads(*counts, capacity(), int(wanted) if wanted.isdecimal() else None)
     cautions = [*diagnose(), *judge_threads(threads), *judge_power(), *_listen()]
-    found = list(names or find_devices())
-    infos = [open_device(name).info() for name in found]
-    dtypes = tuple(support for name in found for support in try_dtypes(name))
+    infos = [open_device(name).info() for name in names or find_devices()]
+    dtypes = tuple(support for info in infos for support in try_dtypes(info.name))
     real = [info.name for info in infos if not info.name.startswith("fake")]
     meters = {name: {what: meter.provenance for what, meter in open_vitals(name).items()} for name in real}
     return Inventory(describe_machine(infos), threads, dtypes, (*cautions, *judge_dtypes(dtypes)), meters)
@@ -166,8 +157,8 @@ def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
 def judge_power() -> Iterator[Remark]:
     power = read_power()
     if power.saving:
-        cause = f"the machine is set to save power ({power.mode})"
-        yield Remark("power-saver", cause, "Choose a balanced or performance power mode")
+        fix = "Choose a balanced or performance power mode"
+        yield Remark("power-saver", f"the machine is set to save power ({power.mode})", fix)
     if power.on_battery:
         yield Remark("on-battery", "the machine runs on battery", "Plug it in")
 
@@ -287,8 +278,8 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
         with Process(modules=modules, timeout_s=120.0) as process:
             return survey_in(process, devices)
     except ProcessFailed as failure:
-        reason = failure.result.reason
-        raise DeviceError(f"the machine could not be surveyed: {reason}", "Run `torchmark devices`") from failure
+        cause = f"the machine could not be surveyed: {failure.result.reason}"
+        raise DeviceError(cause, "Run `torchmark devices`") from failure
 
 
 def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveyed:

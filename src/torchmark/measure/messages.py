@@ -1,7 +1,5 @@
 """The messages between a run and its child processes: one record as a line of JSON, over pipes of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec
@@ -14,11 +12,9 @@ START = "start"  # the phase before a worker has said anything
 
 
 class Rendezvous(Struct, frozen=True):
-    """Where the nodes of a run meet, and how long one waits for the others."""
-
-    endpoint: str  # host:port, the same on every node
+    endpoint: str  # host:port where the nodes of a run meet, the same on every node
     nodes: int
-    patience_s: float = 300.0
+    patience_s: float = 300.0  # to wait for the others
 
 
 class MeasureJob(Struct, frozen=True, tag="measure"):
@@ -33,9 +29,9 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     whole: bool = False  # run the whole job, too
     data: str | None = None  # folder with the real data sets
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine
-    memory_bytes: int | None = None  # what the case may have of the host's memory, where that is less than is free
-    turns: int | None = None  # how many a live comparison may give; None: the process measures on its own
-    compile_cache: str | None = None  # a folder in which no other run has left what it compiled
+    memory_bytes: int | None = None  # of the host for the case, where that is less than is free
+    turns: int | None = None  # the most in a live comparison; None: the process measures on its own
+    compile_cache: str | None = None  # a folder without compiled code of other runs
 
     @property
     def nodes(self) -> int:
@@ -43,7 +39,7 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
 
 
 class Call(Struct, frozen=True, tag="call"):
-    """Call a generator function of torchmark with `Say` and these arguments; report each record that it yields."""
+    """Call a generator function with `Say` and these arguments; report each record that it yields."""
 
     function: str  # module:function
     arguments: Raw  # a list

@@ -1,7 +1,5 @@
 """How a case ended, judged by what went wrong: an exception in the worker, or the way its process died."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys
@@ -16,14 +14,14 @@ from torchmark.workloads.own.files import is_own_file, place_of
 
 # Some backends raise a plain RuntimeError where memory ends; these are their words.
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory|failed to allocate|unable to allocate|"
-    r"not enough memory|insufficient memory|invalid buffer size|OUT_OF_((DEVICE|HOST)_MEMORY|RESOURCES)|"
+    r"out of memory|(can't|cannot) allocate memory|(failed|unable) to allocate|(not enough|insufficient) memory|"
+    r"invalid buffer size|OUT_OF_((DEVICE|HOST)_MEMORY|RESOURCES)|"
     r"(CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|std::bad_alloc",
     re.IGNORECASE,
 )
 UNSUPPORTED = re.compile(
-    r"not implemented for|not (currently )?implemented|not (yet )?supported|unsupported|doesn't support|"
-    r"does not support|no kernel image|No working C\+\+ compiler",
+    r"not (currently )?implemented|not (yet )?supported|unsupported|(doesn't|does not) support|no kernel image|"
+    r"No working C\+\+ compiler",
     re.IGNORECASE,
 )
 LONGEST_DETAIL = 600
@@ -51,8 +49,8 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException, phase: str) -> Failure:
-    """What an exception that ended a case means, such as `out of memory: RuntimeError during first step (my_model.py,
-    line 12)`, with its message as the detail."""
+    """What an exception means, such as `out of memory: RuntimeError during first step (my_model.py, line 12)`, with its
+    message as the detail."""
     text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
     no_room = isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text)
     refused = isinstance(error, NotImplementedError) or UNSUPPORTED.search(text)
@@ -79,7 +77,7 @@ def _missing(text: str) -> str:
     """What is not supported. Names are taken from a message only where torch itself knows them."""
     if found := re.search(r"not implemented for '(\w+)'", text):
         dtype = _DTYPES.get(found[1])
-        return f"an operator is not implemented for {dtype}" if dtype else "an operator is not implemented"
+        return "an operator is not implemented" + (f" for {dtype}" if dtype else "")
     if (found := re.search(r"aten::(\w+)", text)) and is_operator(found[1]):
         return f"{found[0]} is not implemented"
     if "no kernel image" in text:
@@ -97,7 +95,7 @@ def _short(text: str) -> str | None:
 
 
 def type_name(error: BaseException | None) -> str:
-    """The name of the exception's nearest class that a known library defines: names in a user's code are not shared."""
+    """The exception's nearest class that a known library defines: names in a user's code are not shared."""
 
     def is_known(kind: type) -> bool:
         module = sys.modules.get(kind.__module__)
@@ -108,23 +106,19 @@ def type_name(error: BaseException | None) -> str:
 
 
 def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: str = _WORKER) -> tuple[Status, str]:
-    """The status and the reason for a worker, or a rank, that died without a report."""
     if exit_code is None:
         return "crashed", f"{who} stopped answering during {phase}"
     if exit_code >= 0:
         return "crashed", f"{who} exited with code {exit_code} during {phase}"
     if -exit_code == signal.SIGKILL and killed_for_memory:
         return "host-oom", f"the system ran out of memory during {phase} and killed {who}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    reason = f"{who} was ended by {name} during {phase}"
-    return "crashed", f"{reason}. {AMX_FIX}" if name == "SIGILL" else reason
+    known = {number.value: number.name for number in signal.Signals}
+    reason = f"{who} was ended by {known.get(-exit_code, f'signal {-exit_code}')} during {phase}"
+    return "crashed", f"{reason}. {AMX_FIX}" if known.get(-exit_code) == "SIGILL" else reason
 
 
 def may_be_memory(result: Result) -> bool:
-    """Whether a case that crashed may have been refused memory: its worker died, or a library hints at it."""
+    """Whether a crashed case may have been refused memory: its worker died, or a library hints at it."""
     died = re.match(rf"{_WORKER} (was ended|exited|stopped)", result.reason or "")
     said = re.sub(r"^\S+, line \d+: ", "", result.detail or "").lower()  # the name of a file is no hint
     fault = re.search("illegal memory access|misaligned", said)
@@ -133,7 +127,7 @@ def may_be_memory(result: Result) -> bool:
 
 
 def memory_kills(root: Path = ROOT) -> int:
-    """How often the kernel has killed a process for want of memory, in this control group or on the machine."""
+    """How often the kernel has killed a process for lack of memory, in this control group or on the machine."""
     counters = ("memory.oom_control", "memory.events")  # of either version of control groups
     files = [folder / name for folder in control_groups("memory", root) for name in counters]
     for file in (*reversed(files), root / "proc/vmstat"):

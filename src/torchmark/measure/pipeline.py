@@ -1,7 +1,5 @@
 """What a worker does: prepare a case, check its numbers, time it; alone, or in turns with others."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata
@@ -50,8 +48,7 @@ _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
 
 
 class PreparedCase:
-    """One case in this process, from its device to the checked step, with the time of each phase. Ranks override what
-    the whole team does together."""
+    """One case in this process, from its device to the checked step; ranks override what they do together."""
 
     device: Device
     step: Step
@@ -94,26 +91,22 @@ class PreparedCase:
         return read_memory(self.device)
 
     def team_metrics(self, _: Estimate) -> dict[str, float]:
-        """What working together costs; asked for last, as it may leave the members with different weights."""
-        return {}
+        return {}  # what working together costs; asked for last, as it may leave the ranks with different weights
 
-    def run(self, drive: Callable[[PreparedCase], Result]) -> Result:
-        """Open the device and let a driver do the rest; a failure that can be caught becomes a status."""
+    def run(self, drive: "Callable[[PreparedCase], Result]") -> Result:
+        """Open the device and let a driver do the rest; an exception becomes a status."""
         try:
             job, case = self.job, self.job.case
             self.workload, params = find_workload(case.workload), full_params(case)  # its file may have changed
             self.common |= {"version": self.workload.version, "params": asdict(params), "seed": job.seed}
-            if job.turns is None:
-                self.common["budget_s"] = job.settings.budget_s
+            self.common["budget_s"] = job.settings.budget_s if job.turns is None else None
             self.enter("import")
             self.device = self.open_device()
             self.uses_torch = self.device.needs_torch or self.workload.needs_torch
             self.settings = prepare_torch(case) if self.uses_torch else {}
-            if package := brought_by(case.workload):
-                self.settings[PLUGIN] = package
-            if job.settings.steps is not None:  # few samples are no fault where so many were asked for
-                self.settings["steps"] = job.settings.steps
-            self.settings |= self.team_settings
+            # Few samples are no fault where so many steps were asked for.
+            more = {PLUGIN: brought_by(case.workload) or None, "steps": job.settings.steps}
+            self.settings |= {name: value for name, value in more.items() if value is not None} | self.team_settings
             return drive(self)
         except Exception as error:
             if not (self.job.turns and isinstance(error, TorchmarkError)):  # there the message is shown with the output
@@ -123,7 +116,7 @@ class PreparedCase:
             return Result(**self.common, **failure, phases_s=self.phases_s)
 
     def build(self, sharers: int) -> None:
-        """Build the model and run its first step; `sharers` processes divide the memory of this machine."""
+        """Build the model and run its first step; `sharers` processes divide the memory."""
         job, device = self.job, self.device
         limit_memory(device, sharers, job.memory_bytes)
         if job.preheat_s > 0 and device.needs_torch:  # clocks rise with time, not with counts
@@ -141,7 +134,7 @@ class PreparedCase:
             self.first_s = device.timer(self.step.run)(1).total_s
 
     def check(self) -> NumericCheck | None:
-        """Raise where the numbers or the times are wrong; in the first process of a case only."""
+        """Raise where numbers or times are wrong; in the first process of a case only."""
         self.enter("check")
         if self.job.process > 0:
             return None
@@ -155,8 +148,7 @@ class PreparedCase:
         if self.fallen_back:
             estimate = timing.with_flag(estimate, "cpu-fallback")
             settings["ran_on_cpu"] = ", ".join(sorted({*self.fallen_back}))
-        if self.job.settings.sustain:
-            found["sustained"] = sustained_of(estimate)
+        found["sustained"] = sustained_of(estimate) if self.job.settings.sustain else None
         found |= {"work": self.step.work, "phases_s": self.phases_s, "settings": settings}
         return Result(**self.common, status="ok", estimate=combine([estimate]), processes=(estimate,), **found)
 
@@ -177,10 +169,10 @@ def _measure_alone(case: PreparedCase) -> Result:
     case.enter("steps")
     if job.watch:
         watch(device, step, say)
-    # Whether the meters of this one device on this one machine see all that the team uses.
-    all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
     estimate = timing.time_on(device, step.run, settings, say)
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
+    # Whether the meters of this one device on this one machine see all that the ranks use.
+    all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
     estimate, provenance = timing.complete_power(estimate, device, step.run, all_seen)
     memory = case.memory()
     case.enter("job")
@@ -189,8 +181,8 @@ def _measure_alone(case: PreparedCase) -> Result:
     numeric = case.check()
     found = step.metrics() if step.metrics else {}
     metrics = {name: float(value) for name, value in found.items() if math.isfinite(value)}
-    # Without a queue, handing operators over is a part of a short step's time: their number shows how large a part. A
-    # compiled step hides them, and ranks would have to run it together.
+    # Without a queue, launching operators is a part of a short step's time, which their number shows. A compiled step
+    # hides them, and ranks would have to run it together.
     countable = case.uses_torch and not device.queues and job.case.compile == "off" and job.case.workers == 1
     metrics |= {"operators": float(count_operators(step.run))} if countable and 0 < step_s <= 0.05 else {}
     if was_paused(case.began, read_moment()):
@@ -201,7 +193,7 @@ def _measure_alone(case: PreparedCase) -> Result:
 
 
 def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
-    """Check first, then sleep between turns, in another process's time. Ends with the pipe."""
+    """Check first, then sleep while another process has its turn. Ends with the pipe."""
     job, say, device, versions = case.job, case.say, case.device, dict[str, str]()
     for module in case.workload.imports:
         importlib.import_module(module)
@@ -209,13 +201,13 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions |= {} if module.startswith("torch.") else {name: importlib.metadata.version(name)}
     say(messages.Opened(describe_machine([device.info()]), versions))
-    receive()  # to prepare: until then another process prepares, or is not there yet
+    receive()  # the order to prepare: until then, another process prepares
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
     case.build(2)  # the two processes of a comparison that are alive share the memory
     step, items, since = case.step, case.step.work.items, device.clock()
     time_block = device.timer(step.run)
-    steps_s = [time_block(1).total_s]  # the quickest of a few, where they are short enough to be disturbed as a whole
+    steps_s = [time_block(1).total_s]  # a few, where they are short enough to be disturbed as a whole
     while len(steps_s) < 5 and device.clock() - since < 0.2:
         steps_s.append(time_block(1).total_s)
     step_s = min(steps_s)
@@ -241,8 +233,8 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
 
 
 def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
-    """How long to time the steps, and about how long one takes. Slow steps get enough time for a figure, and steps get
-    30% of the time of preparing at least. A case that does not fit into its time reports how long it needs."""
+    """How long to time the steps, and about how long one takes: enough for a figure, and at least 30% of the time of
+    preparing. Raise where that does not fit into the time left."""
     job, settings, step_s = case.job, case.job.settings, 0.0
     left_s = math.inf if job.time_left_s is None else job.time_left_s
 
@@ -257,8 +249,8 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
         needed_s = sum(case.phases_s.values()) + enough_s(step_s)
         if needed_s > left_s:
             needs = f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s)"
-            left = f"{max(left_s, 0.0):.3g} s are left"
-            raise DoesNotFitError(f"{needs} where {left}", "Give it more time with --budget")
+            cause = f"{needs} where {max(left_s, 0.0):.3g} s are left"
+            raise DoesNotFitError(cause, "Give it more time with --budget")
     if settings.sustain:
         return replace(settings, warm=True), step_s
     spent_s = sum(case.phases_s.values())
@@ -267,7 +259,7 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
 
 
 def _measure_job(case: PreparedCase, estimate: Estimate) -> JobEstimate | None:
-    """The time of the whole job, run whole on request if it fits; in the first process only."""
+    """The time of the job, run whole on request if it fits; in the first process only."""
     job, step, device, say = case.job, case.step, case.device, case.say
     expected = None if job.process > 0 else timing.measure_job(step, estimate, device, job.settings)
     if expected and job.whole:
@@ -289,17 +281,16 @@ def read_memory(device: Device) -> Memory:
 
 def watch(device: Device, step: Step, say: Say) -> None:
     """Report the step time of every second, until the session is stopped."""
-    time_block, sync_s = device.timer(step.run), device.calibrate().sync_s
-    size = choose_block_size(time_block, sync_s)
+    time_block = device.timer(step.run)
+    size = choose_block_size(time_block, device.calibrate().sync_s)
     with timing.quiet_interpreter():
         began, total = device.clock(), 0
         while True:
-            since, count = device.clock(), 0
+            since, before = device.clock(), total
             while device.clock() - since < 1.0:
                 time_block(size)
-                count += size
-            total += count
-            step_s = (device.clock() - since) / count
+                total += size
+            step_s = (device.clock() - since) / (total - before)
             say(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s))
 
 
@@ -368,8 +359,8 @@ def count_operators(run: Callable[[], object]) -> int:
 
 @contextmanager
 def watch_fallback(kind: str = "") -> Iterator[list[str]]:
-    """Collect the operators that torch reports, once per process, to run on the CPU instead of a device of this kind.
-    The model can warn in the same words, so nothing is collected on the CPU, and only operators of torch are named."""
+    """Collect the operators that torch reports, once per process, to run on the CPU instead of this kind of device. A
+    model can warn in the same words, so nothing is collected on the CPU, and only operators of torch are named."""
     found = list[str]()
     if kind == "cpu":
         yield found
@@ -379,8 +370,8 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
         show = warnings.showwarning
 
         def listen(message: Warning | str, *others: Any, **more: Any) -> None:
-            if _FALLBACK.search(str(message)):
-                named = _OPERATOR.search(str(message))
+            if _FALLBACK.search(text := str(message)):
+                named = _OPERATOR.search(text)
                 found.append(f"aten::{named[1]}" if named and is_operator(named[1]) else "an operator")
             show(message, *others, **more)
 

@@ -1,7 +1,5 @@
 """A child process: start it, forked or anew, give it orders, receive its answers, and end it with all it started."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import faulthandler
@@ -39,12 +37,12 @@ from torchmark.workloads.own.files import known_files, serve_knowing, split_name
 
 NEEDED = ("msgspec", "numpy", "psutil")
 GRACE_S, DRAIN_S = 2.0, 1.0  # to end after SIGTERM; for the last messages of a process that has ended
-LEAVING_S = 1.0  # for a process that is done to end by itself: its data loaders shut down
+LEAVING_S = 1.0  # to end by itself when it is done: its data loaders shut down
 DYING_S = 10.0  # until a process that closed its pipe has an exit code: a busy machine is late with it
 LOOK_S = 1.0  # between two looks at the size of the log
 LAST_WORDS_BYTES, LAST_LINES = 4096, 12
-# Schedulers kill a job's processes one by one. If the worker is first, a signal to us follows: wait for it, so that the
-# case counts as interrupted and not as crashed.
+# Schedulers kill a job's processes one by one: after the worker, our turn comes. Then the case was interrupted, and has
+# not crashed.
 OUR_TURN_S = 0.25
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
@@ -56,12 +54,10 @@ HUNG_S = 600.0  # an import that takes longer never ends; while it runs in C, no
 RESTART_S, STARTS = 0.2, 10
 LONGEST_FOLDER = 75  # Linux: a socket's path has at most 107 bytes, of which multiprocessing's names take 32
 SERVER_S = 60.0  # for the server that forks workers to import torch; not part of a worker's own time
-# Models are built from configurations and nothing is downloaded; libraries read these while they are imported. A user
-# whose own file downloads something sets them to 0.
+# Nothing is downloaded, unless a user whose own file does so sets these to 0; libraries read them on import.
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
-# No child imports modules from the current folder: a `random.py` there is not meant for torch.
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-_server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a server that is replaced knows them all
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a `random.py` in the current folder is not meant for torch
+_server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a new server knows them all
 _server_answered = False
 
 Expected = TypeVar("Expected", bound=messages.Message)
@@ -78,7 +74,7 @@ class Child(NamedTuple):
 
 
 class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is caught
-    """A process gave no answer, or a result that says why there is no figure; `last_words` are lines it printed."""
+    """A process gave no answer, or a result without a figure; `last_words` are lines it printed."""
 
     def __init__(self, name: str, result: Result, last_words: tuple[str, ...] = ()) -> None:
         super().__init__(f"{name}: {result.reason}")
@@ -88,11 +84,11 @@ class ProcessFailed(Exception):  # noqa: N818 -- reads as what it is where it is
 def ignore(_: messages.Message) -> None: ...
 
 
-_open: WeakSet[Process] = WeakSet()  # those that were not closed yet
+_open: "WeakSet[Process]" = WeakSet()  # those that were not closed yet
 
 
 class Process(contextlib.AbstractContextManager["Process"]):
-    """One child process; forked where the system allows it, and nothing asks for a new interpreter."""
+    """One child process; forked where the system allows it and no new interpreter is needed."""
 
     def __init__(
         self,
@@ -128,7 +124,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
             raise
         self.pid, self._replies = self._child.pid, SimpleQueue[bytes | None]()
         # The threads do not hold this object: if an interrupt drops it before it is closed, its pipe of orders closes,
-        # and the child ends. Python would wait for that child on exit.
+        # and the child, for which Python would wait on exit, ends.
         reader = threading.Thread(target=_read, args=(self._child.replies, self._replies), daemon=True)
         self._waiter = threading.Thread(target=_await_end, args=(self._child.wait, reader, self._replies), daemon=True)
         _open.add(self)
@@ -146,23 +142,23 @@ class Process(contextlib.AbstractContextManager["Process"]):
         deadline = began + self.timeout_s
         while True:
             message = self._next(began, deadline)
-            if isinstance(message, messages.Refused) and self._python:
-                raise TorchmarkError(f"{self.name}, {self._python}, cannot take part: {message.cause}", message.fix)
-            if isinstance(message, messages.Refused):
-                raise DeviceError(message.cause, message.fix, message.detail)
-            if isinstance(message, messages.Measured):
-                result, phases_s = message.result, message.result.phases_s
-                if messages.START in phases_s:  # the process itself has seen the least part of it
-                    result = replace(result, phases_s=phases_s | {messages.START: self._start_s or 0.0})
-                if result.status != "ok":
-                    raise ProcessFailed(self.name, result, self._last_words())
-                message = messages.Measured(result)
+            match message:
+                case messages.Refused(cause, fix) if self._python:
+                    raise TorchmarkError(f"{self.name}, {self._python}, cannot take part: {cause}", fix)
+                case messages.Refused():
+                    raise DeviceError(message.cause, message.fix, message.detail)
+                case messages.Measured(result):
+                    if messages.START in result.phases_s:  # the process itself has seen the least part of it
+                        result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s or 0.0})
+                    if result.status != "ok":
+                        raise ProcessFailed(self.name, result, self._last_words())
+                    message = messages.Measured(result)
+                case messages.Phase(name) if name:
+                    self._phase = name
+                    if patience_s is not None and name == "first step":
+                        deadline = min(deadline, time.monotonic() + patience_s)
             if isinstance(message, kind):
                 return message
-            if isinstance(message, messages.Phase) and message.name:
-                self._phase = message.name
-                if patience_s is not None and message.name == "first step":
-                    deadline = min(deadline, time.monotonic() + patience_s)
             self._listen(message)
 
     def ask(self, order: messages.Order, kind: type[Expected]) -> Expected:
@@ -202,7 +198,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self.close()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """The group has the number of the process, which leads it; until it does, signal the process alone."""
+        """Signal the group that the process leads; until it does, the process alone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             try:
                 os.killpg(self.pid, number)
@@ -227,15 +223,14 @@ class Process(contextlib.AbstractContextManager["Process"]):
                     reason = f"no result after {deadline - since:.3g} s; it was busy with: {self._phase}"
                     raise self._failure("timeout", reason) from None
                 trim(self._printed, self._printed_before)
-                continue
             except msgspec.MsgspecError as error:
-                if self._start_s is not None:
+                if self._start_s is not None:  # some environments print a greeting when Python starts in them
                     reason = f"the worker sent an unreadable message during {self._phase}"
                     raise self._failure("crashed", reason) from error
-                continue  # some environments print a greeting when Python starts in them
-            if self._start_s is None:
-                self._start_s = time.monotonic() - self._begun
-            return message
+            else:
+                if self._start_s is None:
+                    self._start_s = time.monotonic() - self._begun
+                return message
 
     def _failure(self, status: Status, reason: str) -> ProcessFailed:
         case = self._case
@@ -285,7 +280,7 @@ def measure_case(
 def try_each(
     function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str], Any]
 ) -> Iterator[Any]:
-    """What the function yields for each number format; `died(dtype, cause)` where it killed its process."""
+    """What the function yields for each dtype; `died(dtype, cause)` where it killed its process."""
     remaining = list(dtypes)
     while remaining:
         try:
@@ -326,7 +321,7 @@ def find_interpreter(text: str) -> str:
 
 
 def _open_output() -> int:
-    """A nameless file for what a process prints. Every write goes to the end, even after it was trimmed."""
+    """A nameless file for what a process prints; writes go to its end, even after it was trimmed."""
     with tempfile.TemporaryFile() as file, contextlib.suppress(ImportError):  # no fcntl on Windows
         descriptor = os.dup(file.fileno())
         import fcntl
@@ -351,13 +346,13 @@ def start_interpreter(python: str, environment: Mapping[str, str], needed: Itera
 
 
 def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Child:
-    """Fork a process from the server, which is started first, and again where it was killed."""
+    """Fork a process from the server, which is started where it is not running."""
     global _server_answered
     _server_modules.update(dict.fromkeys(modules))
     context: Any = multiprocessing.get_context("forkserver")
     orders_from, orders_to = context.Pipe(duplex=False)
     replies_from, replies_to = context.Pipe(duplex=False)
-    # Files, which close by themselves if an interrupt comes first: the worker then ends.
+    # Files close by themselves if an interrupt comes first: the worker then ends.
     orders, replies = os.fdopen(_descriptor(orders_to), "wb"), os.fdopen(_descriptor(replies_from), "rb")
     output = Connection(os.dup(printed), readable=False)  # multiprocessing can hand connections to another process
     arguments = (known_files(), _serve_forked, orders_from, replies_to, output)
@@ -424,8 +419,7 @@ def _ensure_server(context: Any) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.environ.update(OFFLINE | variables | SAFE_PATH | about)
-        # Tracebacks of processes started here are not for the terminal, and one that outlives us would keep a reader of
-        # our output waiting.
+        # No tracebacks on the terminal, and no process that outlives us and keeps a reader of our output waiting.
         for stream in (1, 2):
             with contextlib.suppress(OSError):  # it may be closed
                 streams[stream] = os.dup(stream)
@@ -471,8 +465,7 @@ def _tie_to(starter: int, folder: str | None) -> None:
     """In the server: end with the run that started it, even if it is killed while the server still imports."""
     server = os.getpid()
 
-    def remove() -> None:
-        """Remove the folder once the run is gone; for a moment it may still start another server."""
+    def remove() -> None:  # the folder, once the run is gone; for a moment it may still start another server
         deadline = time.monotonic() + 1.0
         while os.getppid() == starter and time.monotonic() < deadline:
             time.sleep(0.01)

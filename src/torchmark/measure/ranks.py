@@ -1,6 +1,4 @@
-"""A case whose work several ranks share: the worker starts them through torch's launcher; rank 0 leads and times."""
-
-from __future__ import annotations
+"""A case of several ranks: the worker starts them through torch's launcher; rank 0 leads and times."""
 
 import contextlib
 import copy
@@ -37,9 +35,8 @@ from torchmark.workloads import find_workload
 
 PATIENCE_S = 60.0  # for ranks that are all on this machine
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # how ranks exchange what is on their device, by its kind
-_HUB = "TORCHMARK_RANKS"  # the variable with what each rank needs: the hub's address and key, the job, and its start
-
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # of the exchange, by kind of device
+_HUB = "TORCHMARK_RANKS"  # variable with the hub's address and key, the job, and its start
 # In the message of a rank that lost its peers, because another rank had ended.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"
@@ -82,9 +79,8 @@ def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phas
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
     silent = [rank for rank, code in codes.items() if code > 0 and rank not in reported]
-    by_itself = [each for each in failed if not PEER_LOST.search(f"{each.reason} {each.detail}")]
-    if not ended and by_itself:
-        first = by_itself[0]
+    first = next((each for each in failed if not PEER_LOST.search(f"{each.reason} {each.detail}")), None)
+    if first and not ended:
         named = first.reason if first.status in ("skipped", "unsupported") else f"rank {first.rank}: {first.reason}"
         return Failure(first.status, named, first.detail)
     if failed and not (ended or aborted or silent):
@@ -95,7 +91,7 @@ def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phas
 
 
 class Hub:
-    """What the ranks of this node report: passed on, or kept for the end."""
+    """Receives what the ranks of this node report, and passes it on or keeps it for the end."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
         self.answer: Result | None = None
@@ -140,7 +136,7 @@ class Hub:
                             self._say(message)
 
     def _lose_patience(self) -> None:
-        """The launcher may hang where it waits for others, deaf to signals: then say so in its place."""
+        # The launcher may hang where it waits for others, deaf to signals.
         if not self.joined.wait(self.patience_s):
             self._say(messages.Measured(replace(_blank(self._job), reason=_no_ranks(self._job, "nothing was heard"))))
 
@@ -190,7 +186,7 @@ def _no_ranks(job: messages.MeasureJob, cause: str) -> str:
 
 
 class Rank(pipeline.PreparedCase):
-    """One rank's part. Rank 0 measures as a single process does; the others run what it runs, whenever it does."""
+    """One rank. Rank 0 measures as a single process does; the others run what it runs, whenever it does."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, device: Device) -> None:
         import torch
@@ -233,7 +229,6 @@ class Rank(pipeline.PreparedCase):
                 self._run_block(order, count)
 
     def _announce(self, order: int, count: int = 0) -> None:
-        """On rank 0, send the others, who wait for it, what comes next."""
         if self.rank == 0:
             self._order[0], self._order[1] = order, count
             self._distributed.broadcast(self._order, 0)
@@ -256,8 +251,7 @@ class Rank(pipeline.PreparedCase):
         return replace(block, total_s=self.device.clock() - started)
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
-        """On all ranks alike: checking runs the step, and with it the exchange between them."""
-        self._announce(CHECK)
+        self._announce(CHECK)  # checking runs the step, and with it the exchange between the ranks
         self.busy = True
         numeric = super().check_numbers(dtype)
         self.busy = False
@@ -277,13 +271,13 @@ class Rank(pipeline.PreparedCase):
         return Memory(host, peak, reserved, own.provenance + summed)
 
     def team_metrics(self, estimate: Estimate) -> dict[str, float]:
-        """The share of a step that goes into exchanging gradients: what a step without it does not need."""
+        """The share of a step that goes into exchanging gradients."""
         step, device = self.step, self.device
         if step.alone is None:
             return {}
         settings = replace(DEFAULTS, budget_s=1.0, min_time_s=0.5)
-        timers, sync_s = (device.timer(step.run), device.timer(step.alone)), estimate.sync_cost_s
-        pair = measure_pair(*timers, clock=device.clock, sync_cost_s=sync_s, settings=settings)
+        timers = device.timer(step.run), device.timer(step.alone)
+        pair = measure_pair(*timers, clock=device.clock, sync_cost_s=estimate.sync_cost_s, settings=settings)
         return {"communication_share": max(1 - pair.ratio, 0.0)}
 
     def end(self, message: bytes) -> bytes:
@@ -321,7 +315,7 @@ def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> 
         import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
 
     local = int(os.environ["LOCAL_RANK"])
-    # Ranks share the CPU; of other kinds each has a device of its own, counted from the one that is named.
+    # Ranks share the CPU; of other kinds each has its own device, counted from the named one.
     kind, _, first = job.case.device.partition(":")
     device = open_device(kind if kind == "cpu" else f"{kind}:{int(first or 0) + local}")
     backend = BACKENDS.get(device.kind)

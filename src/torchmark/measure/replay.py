@@ -1,6 +1,4 @@
-"""Replays published benchmarks: how each publication timed its work, with its faults, and the process that does so."""
-
-from __future__ import annotations
+"""Replays published benchmarks: how each publication timed its work, faults included, and the process that does so."""
 
 import os
 import subprocess
@@ -13,6 +11,7 @@ from statistics import median_high
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
@@ -37,7 +36,7 @@ from torchmark.workloads.model import leaves_of
 FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
 UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
-ITERATIONS, FEWEST = 200, 20  # stand for a loop that ran until its user stopped it; a bar's pace comes from many
+ITERATIONS, FEWEST = 200, 20  # for a loop that ran until its user stopped it; a bar's pace comes from many
 # The published listing of simple-add; without a GPU its copies to one were left out.
 LISTING = """
 def foo():
@@ -62,10 +61,10 @@ class Played(Struct, frozen=True):
 class Procedure(ABC):
     """How one publication timed its work; an object lives as long as the process that replays its cases."""
 
-    endless: ClassVar[bool] = False  # the loop was watched and stopped by hand, so that only its later steps count
+    endless: ClassVar[bool] = False  # the loop was stopped by hand, so that only its later steps count
     whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included; without a GPU
-    shared: ClassVar[str] = ""  # the workload whose cases were timed one after the other in one process
-    variants: ClassVar[tuple[str, ...]] = ()  # what the listing can be read as, where text and effect differ
+    shared: ClassVar[str] = ""  # the workload whose cases were timed in one process
+    variants: ClassVar[tuple[str, ...]] = ()  # readings of the listing, where text and effect differ
 
     def readings(self, case: Case) -> dict[str, Case]:
         return {name: replace(case, params={**case.params, "variant": name}) for name in self.variants}
@@ -74,34 +73,34 @@ class Procedure(ABC):
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
-        """Without a device to copy to, copying per step would be the same as not copying."""
+        # Without a device to copy to, copying per step would be the same as not copying.
         return case.transfer == "resident" if kind == "cpu" else not self.whole_process
 
-    def made(self, task: Task) -> int:
-        """How many steps the published loop really made."""
+    def made(self, task: Task) -> int:  # steps by the published loop
         return task.steps
 
     def steps(self, task: Task) -> int:
         return due(self.made(task), task.scale)
 
     def step_cost_s(self, task: Task) -> float:
-        """About how long a step takes on no machine in particular, for comparisons."""
         return cost_s(task.workload.work(task.params, task.setting(task.case.device)))
 
     def faults(self, _: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
-        """By how much each fault makes a step longer, timed in turn; faults that are too slow to try are left out."""
+        """By what share each fault makes a step longer, timed in turn, without those that are too slow to try."""
         found = {}
         for fault, corrected in played.corrected.items():
             most_s = watch.time_left_s * FAULT_SHARE
-            time_a, time_b = device.timer(played.step), device.timer(corrected)
-            once_s = time_b(1).total_s  # it may have something to start, such as another kernel
-            if SLOW_STEP_S < once_s <= most_s / 4:
-                a, b = time_a(1).total_s, time_b(1).total_s
-                found[fault] = (a + time_a(1).total_s) / (b + time_b(1).total_s) - 1
-            elif once_s <= most_s / 4:
+            timers = device.timer(played.step), device.timer(corrected)
+            once_s = timers[1](1).total_s  # it may have something to start, such as another kernel
+            if once_s > most_s / 4:
+                continue
+            if once_s > SLOW_STEP_S:
+                a_s, b_s = np.sum([[timer(1).total_s for timer in timers] for _ in range(2)], axis=0)
+                found[fault] = float(a_s / b_s) - 1
+            else:
                 settings = replace(DEFAULTS, budget_s=min(PAIR_S, most_s), min_time_s=min(PAIR_S, most_s) / 2)
                 sync_s = device.calibrate().sync_s
-                pair = measure_pair(time_a, time_b, clock=device.clock, sync_cost_s=sync_s, settings=settings)
+                pair = measure_pair(*timers, clock=device.clock, sync_cost_s=sync_s, settings=settings)
                 found[fault] = 1 / pair.ratio - 1
         return found
 
@@ -228,15 +227,15 @@ class SimpleAdd(Procedure):
         as_run, as_written = (results.get(name) for name in self.variants[:2])
         if as_run is None or as_run.estimate is None:
             return ()
-        folded = "as-run: this torch's compiler does not fold the function; each call made its tensors anew."
+        found = "this torch's compiler does not fold the function; each call made its tensors anew."
         if as_run.metrics["folded"]:
-            folded = "as-run: two calls of the compiled function gave the very same memory. The compiler had worked "
-            folded += "its result out once, so that an iteration only doubled that one tensor in place."
+            found = "two calls of the compiled function gave the very same memory. The compiler had computed "
+            found += "its result once, so that an iteration only doubled that one tensor in place."
         if as_written is None or as_written.estimate is None:
-            return (folded,)
+            return (f"as-run: {found}",)
         ratio = as_written.estimate.center_s / as_run.estimate.center_s
         longer = "an iteration that does what the listing says takes so much longer."
-        return folded, f"as-written / as-run = {ratio:.1f}: {longer}"
+        return f"as-run: {found}", f"as-written / as-run = {ratio:.1f}: {longer}"
 
     def steps(self, task: Task) -> int:
         return max(FEWEST, due(ITERATIONS, task.scale))
@@ -272,16 +271,14 @@ class IntelVsM2(Procedure):
 
     whole_process = True
 
-    def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
-        del place
+    def play(self, task: Task, _: str, watch: Stopwatch) -> Played:
         seconds, report = _run_script(task, watch.time_left_s)
         start = Laps("process start, imports and data", [seconds - sum(sum(laps.seconds) for laps in report.stages)])
         watch.stages = {laps.stage: laps for laps in (start, *report.stages)}
         return Played(settings={"data": report.data, "script_threads": report.threads})
 
-    def faults(self, task: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
+    def faults(self, task: Task, _played: Played, _device: Device, watch: Stopwatch) -> dict[str, float]:
         """What more threads than cores cost: the script once more, with the cores shared out among its workers."""
-        del played, device
         if task.case.workers == 1 or watch.time_left_s < 3.0 * watch.seconds:
             return {}
         threads = str(threads_per_rank(None, task.case.workers))
@@ -306,8 +303,8 @@ def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float
     if report.trouble:
         raise DoesNotFitError(report.trouble)
     if done.returncode or not lines:
-        ended = f"the script ended with code {done.returncode}{'' if lines else ' and said nothing'}"
-        raise CaseError(ended, "See the log of the run")
+        ended = f"the script ended with code {done.returncode}"
+        raise CaseError(ended if lines else f"{ended} and said nothing", "See the log of the run")
     return seconds, report
 
 
@@ -358,8 +355,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
         if untried := ", ".join(fault for fault in played.corrected if fault not in costs):
             settings[UNTRIED] = untried
     if device.queues and all(laps.whole for laps in stages):
-        # Of a part this would say little: its clock is outrun by all that the device's queue holds.
-        metrics[UNDONE] = watch.unfinished_s / watch.seconds
+        metrics[UNDONE] = watch.unfinished_s / watch.seconds  # of a part, the queue holds too much to say
     elif device.queues:
         stages = paced(stages, watch.unfinished_s)
     job, made = extrapolate(stages), procedure.made(task)
@@ -380,7 +376,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
 
 
 def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
-    """Add what the device still had to do to steps that represent many more: those go at the device's own pace."""
+    """Add what the device still had to do to steps that stand for many more, at the device's own pace."""
     share_s = unfinished_s / sum(len(laps.seconds) for laps in stages if laps.is_work)
     return tuple(
         replace(laps, seconds=[each + share_s for each in laps.seconds]) if laps.is_work else laps for laps in stages

@@ -1,7 +1,5 @@
 """A session: measures the cases of a run round by round, each in fresh processes, and yields each result at once."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +27,7 @@ PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
 # Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
-SETTLED = 3.0  # the error inside a process need not be smaller than this fraction of the spread between them
+SETTLED = 3.0  # the error inside a process need not be below this fraction of the spread between them
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
@@ -47,12 +45,12 @@ class Plan(Struct, frozen=True):
     timeout_s: float = 600.0
     target: float = 0.01
     steps: int | None = None
-    sustain_s: float | None = None  # keep every case going for so long, however precise it is by then
+    sustain_s: float | None = None  # keep every case going for so long, for any precision
     seed: int = 0
     data: str | None = None  # folder with the real data sets
-    guarded: bool = False  # leave out what would not fit into memory: it was not asked for by name
+    guarded: bool = False  # leave out what would not fit, as nobody named it
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
-    more: bool = False  # use the whole budget, however precise the results are by then
+    more: bool = False  # use the whole budget, for any precision
 
     @property
     def processes(self) -> int:
@@ -81,7 +79,7 @@ class Finished(Struct, frozen=True):
 
 
 class Covered(Struct, frozen=True):
-    results: tuple[Result, ...]  # every case has had its first process; the rest of the time makes them more precise
+    results: tuple[Result, ...]  # of the first process of every case; the rest of the time makes them more precise
 
 
 class SpreadFound(Struct, frozen=True):
@@ -89,7 +87,7 @@ class SpreadFound(Struct, frozen=True):
 
 
 class Revised(Struct, frozen=True):
-    result: Result  # in the light of what was measured after it
+    result: Result  # judged by what was measured after it
     side: str = ""  # the run it belongs to, in a study that keeps several
 
 
@@ -97,7 +95,7 @@ Event = Started | Finished | Covered | SpreadFound | Revised
 
 
 class Session:
-    """One run under way. Use it once."""
+    """One run. Use it once."""
 
     def __init__(
         self,
@@ -110,14 +108,12 @@ class Session:
     ) -> None:
         """`history` is the spread between processes in an earlier run on this machine."""
         self._plan, self._machine, self._listen, self._log, self._borrowed = plan, machine, listen, log, history
-        self._results: dict[str, list[Result]] = {}
-        self._current: dict[str, Result] = {}
+        self._results, self._current = dict[str, list[Result]](), dict[str, Result]()
         self._judge = PeakJudge(ceilings, self._look, self._current)
         self._warm, self._exhausted = set[str](), set[str]()  # devices; cases without time for their next process
         self._under_way: Case | None = None
         self._deadline = 0.0
-        # Whether each case has its time, regardless of the others.
-        self._is_fixed = plan.rendezvous is not None or plan.sustain_s is not None
+        self._is_fixed = plan.rendezvous is not None or plan.sustain_s is not None  # the time of each case
 
     def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:
         """Measure what is not done yet: each case once and briefly, then fresh processes where they help most."""
@@ -163,18 +159,19 @@ class Session:
     def _next(self) -> Case | None:
         """The case whose next process helps most: in rounds until each has the fewest, then by what it gains."""
 
+        def count(case: Case) -> int:
+            return len(self._results[case.text])
+
         def gain(case: Case) -> float:  # by how much the interval becomes narrower for each second
-            estimate, count = self._current[case.text].estimate, len(self._results[case.text])
+            estimate = self._current[case.text].estimate
             if estimate is None or estimate.spread is None or estimate.freedom is None:
                 return 0.0
-            after = spread.with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count + 1)
+            after = spread.with_interval(estimate, Spread(estimate.spread**2, estimate.freedom + 1), count(case) + 1)
             return (estimate.precision - after.precision) / self._cost_s(case)
 
         due = [case for case in self._plan.cases if self._wants_more(case)]
-        behind = [case for case in due if len(self._results[case.text]) < self._plan.processes]
-        if behind:
-            return min(behind, key=lambda case: len(self._results[case.text]))
-        return max(due, key=gain, default=None)
+        behind = [case for case in due if count(case) < self._plan.processes]
+        return min(behind, key=count) if behind else max(due, key=gain, default=None)
 
     def _wants_more(self, case: Case) -> bool:
         plan, count = self._plan, len(self._results.get(case.text, []))
@@ -190,9 +187,9 @@ class Session:
         return fits and (plan.more or margin > max(plan.target, LEAST_MARGIN))
 
     def _cost_s(self, case: Case) -> float:
-        """Seconds that another process of this case takes, judged by those it had."""
+        """Seconds that another process of this case takes, judged by those it had; 0.2 s to fork and end a worker."""
         once = (START, "preheat", "check", "job")  # phases of the first process only
-        return fmean(phases_s(result, *once) for result in self._results[case.text]) + 0.2  # to fork and end a worker
+        return fmean(_phases_s(result, *once) for result in self._results[case.text]) + 0.2
 
     @property
     def _left_s(self) -> float:
@@ -203,9 +200,9 @@ class Session:
         if not self._plan.guarded:
             return self._left_s
         begun = [case for case in self._plan.cases if self._results.get(case.text) and self._is_good(case)]
-        missing = [max(self._plan.processes - len(self._results[case.text]), 0) for case in begun]
-        reserved = sum(self._cost_s(case) * count for case, count in zip(begun, missing, strict=True))
-        return min(self._left_s - reserved, LARGEST_SHARE * self._plan.budget_s)
+        most = self._plan.processes
+        reserved_s = sum(self._cost_s(case) * max(most - len(self._results[case.text]), 0) for case in begun)
+        return min(self._left_s - reserved_s, LARGEST_SHARE * self._plan.budget_s)
 
     def _is_good(self, case: Case) -> bool:
         return all(result.status == "ok" for result in self._results[case.text])
@@ -214,25 +211,23 @@ class Session:
         """A suite leaves out what cannot fit or takes more than its share, every run what comes after the budget."""
         plan, devices = self._plan, self._machine.devices if self._machine else ()
         if plan.guarded:  # named by itself, the case is tried and ends as `oom`
-            room = next((info.memory_bytes for info in devices if info.name == case.device), None)
-            needed = memory_needed(case, plan.rendezvous.nodes if plan.rendezvous else 1)
-            if needed is not None and room is not None and needed > room:
+            room = next((info.memory_bytes for info in devices if info.name == case.device), None) or math.inf
+            needed = memory_needed(case, plan.rendezvous.nodes if plan.rendezvous else 1) or 0.0
+            if needed > room:
                 needs = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}"
                 return f"{needs}. Name the case to try it"
-        if self._is_fixed:
-            return None
         room_s, needed_s = self._room_s(), (least_s(case, self._current.values()) or 0.0) * plan.processes
-        if room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s):
+        if self._is_fixed or (room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s)):
             return None
         needs = f"it needs about {needed_s:.0f} s, and " if needed_s else ""
         left = f"{max(room_s, 0.0):.0f} s of the budget of {plan.budget_s:g} s are left for it"
         return f"{needs}{left}. Give it more time with --budget, or run it by itself"
 
-    def _run(self, job: MeasureJob, listen: Listen) -> Result:
+    def _run(self, job: MeasureJob, listen: Listen = ignore) -> Result:
         return measure_case(job, self._plan.timeout_s, listen, self._log, fresh=self._plan.rigor == "rigorous")
 
     def _look(self, case: Case) -> Result:
-        return self._run(MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed), ignore)
+        return self._run(MeasureJob(case, EXTRA_SETTINGS, seed=self._plan.seed))
 
     def _job(self, case: Case, process: int) -> MeasureJob:
         plan, time_left_s, preheat_s = self._plan, None, 0.0 if case.device in self._warm else PREHEAT_S
@@ -254,10 +249,10 @@ class Session:
             target = max(min(plan.target, DEFAULTS.target), between / SETTLED)
             settings = replace(settings, target=target, min_time_s=share_s / 2)
         return MeasureJob(
-            case=case,
-            settings=settings,
-            seed=plan.seed,
-            process=process,
+            case,
+            settings,
+            plan.seed,
+            process,
             preheat_s=min(preheat_s, settings.budget_s / 4),
             time_left_s=time_left_s,
             deadline_s=time.monotonic() + plan.timeout_s,
@@ -285,11 +280,10 @@ class Session:
 
     def _conclude(self) -> Iterator[Event]:
         before = dict(self._current)
-        roomy = self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None
         real = [result for result in before.values() if not result.case.device.startswith("fake")]
         unknown = any(result.estimate and len(result.processes) == 1 for result in real)
-        if roomy and unknown and typical_spread(real) is None:
-            self._borrowed = measure_spread(self._look) or self._borrowed
+        if self._plan.budget_s >= REFERENCE_LEAST_BUDGET_S and self._plan.steps is None and unknown:
+            self._borrowed = (None if typical_spread(real) else measure_spread(self._look)) or self._borrowed
         self._widen()
         if (found := typical_spread([*before.values()]) or self._borrowed) is not None:
             yield SpreadFound(found)
@@ -297,25 +291,26 @@ class Session:
 
 
 class PeakJudge:
-    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good."""
+    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good.
+
+    `results` are all of a run by the text of their case; the session changes them, too.
+    """
 
     def __init__(
         self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result] | None = None
     ) -> None:
-        """`results` are all of a run by the text of their case. Others may change them, too."""
         self._known, self._measure_again, self._again = known, measure_again, set[str]()
         self._results = {} if results is None else results
 
     def judge(self, result: Result) -> Result:
         text = result.case.text
-        self._results[text] = result
+        self._results[text], tries = result, 0 if text in self._again else 3
         judged = self._judged(result)
         # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
-        for _ in range(0 if text in self._again else 3):
-            too_good = judged.peak is not None and judged.peak.share > IMPLAUSIBLE
-            case = case_again(judged, self._ceilings) if too_good else None
-            if case is None:
+        while tries and judged.peak and judged.peak.share > IMPLAUSIBLE:
+            if (case := case_again(judged, self._ceilings)) is None:
                 break
+            tries -= 1
             self._again.add(text)
             self._known = merge(self._known, ceilings_of([self._measure_again(case)]))
             judged = self._judged(result)
@@ -323,8 +318,8 @@ class PeakJudge:
         return judged
 
     def revised(self) -> Iterator[Result]:
-        """All results at the end, when all ceilings are known."""
-        for result in tuple(self._results.values()):  # a higher ceiling changes the others
+        """All results at the end, as a ceiling that became known later changes earlier ones."""
+        for result in tuple(self._results.values()):
             self.judge(result)
         for text, result in tuple(self._results.items()):
             self._results[text] = self._judged(result)
@@ -347,8 +342,8 @@ def measure_spread(measure: Callable[[Case], Result] | None = None) -> float | N
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """The results of a stored run by case and process, without cases that were interrupted or skipped. Budget and times
-    of phases are sums over the processes, so the first gets them."""
+    """The results of a stored run by case and process, without interrupted or skipped cases. Budget and times of phases
+    are sums over the processes, so the first gets them."""
     return {
         result.case.text: [
             replace(result, processes=result.processes[:1]),
@@ -359,20 +354,20 @@ def results_so_far(run: Run) -> dict[str, list[Result]]:
     }
 
 
-def phases_s(result: Result, *but: str) -> float:
+def _phases_s(result: Result, *but: str) -> float:
     return sum(seconds for name, seconds in result.phases_s.items() if name not in but)
 
 
 def cost_s(work: Work | None) -> float:
-    """How long a step takes on some machine; 0 where its work is not known."""
+    """How long a step takes on no machine in particular, for comparisons; 0 where its work is not known."""
     return max((work.flops or 0.0) / FLOPS_PER_S, (work.bytes or 0.0) / BYTES_PER_S) if work else 0.0
 
 
 def least_s(case: Case, known: Iterable[Result]) -> float | None:
-    """Whole seconds to prepare a case and run the fewest steps that give a figure, at least one, judged by results of
-    the same workload on this device, or else of others; None without any."""
-    results = list(known)
-    there = [(each, each.estimate) for each in results if each.estimate and each.case.device == case.device]
+    """Whole seconds to prepare a case and run the fewest steps that give a figure, judged by results of the same
+    workload on this device, or else of others; None without any."""
+    known = list(known)
+    there = [(each, each.estimate) for each in known if each.estimate and each.case.device == case.device]
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there
     if not seen:
         return None
@@ -381,7 +376,8 @@ def least_s(case: Case, known: Iterable[Result]) -> float | None:
     step_s = cost * median(paces) if cost and paces else median(estimate.center_s for _, estimate in seen)
     # Of one process; the first start also waits for what all later ones share.
     apart = (START, "steps", "preheat", "job", "ranks")
-    preparing_s = median(phases_s(each, *apart) / max(1, len(each.processes)) for each, _ in seen)
-    ranks_s = [each.phases_s["ranks"] / max(1, len(each.processes)) for each in results if each.phases_s.get("ranks")]
-    starting_ranks_s = median(ranks_s or [5.0]) if case.workers > 1 else 0.0  # every rank imports torch for itself
-    return max(1.0, float(math.ceil(preparing_s + starting_ranks_s + (FEWEST_SAMPLES + 1) * step_s)))
+    preparing_s = median(_phases_s(each, *apart) / max(1, len(each.processes)) for each, _ in seen)
+    if case.workers > 1:  # every rank imports torch for itself
+        ranks = [each for each in known if each.phases_s.get("ranks")]
+        preparing_s += median([each.phases_s["ranks"] / max(1, len(each.processes)) for each in ranks] or [5.0])
+    return max(1.0, float(math.ceil(preparing_s + (FEWEST_SAMPLES + 1) * step_s)))

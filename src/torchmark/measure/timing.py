@@ -1,7 +1,5 @@
 """Times a step on a device with everything that goes with it: calibration, neighbours, power, turns and whole jobs."""
 
-from __future__ import annotations
-
 import gc
 import re
 import threading
@@ -14,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import AHEAD_SHARE
+from torchmark.analyze.jobs import project
 from torchmark.analyze.verdict import LEAST_POWER_S, cautions_of, combine, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
@@ -102,9 +101,8 @@ def quiet_interpreter() -> Iterator[None]:
 
 
 class WatchedTimer:
-    """Times blocks of steps. Blocks in which the machine slept or the process was stopped are void: they are counted
-    and taken again. `issue_shares` are the parts of single steps until all was handed over, near 1 where the device
-    waits for the host."""
+    """Times blocks of steps. Those in which the machine slept or the process was stopped are void: counted, and taken
+    again. `issue_shares` of single steps went by until all was launched; near 1, the device waits for the host."""
 
     def __init__(
         self, timer: TimeBlock, waits: Callable[[], Wait] | None = None, moments: Callable[[], Moment] = read_moment
@@ -133,7 +131,7 @@ class WatchedTimer:
 
 
 def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
-    """The device's timer of a step; where time is real, with how long this thread waited for a core."""
+    """The device's timer of a step; where time is real, with this thread's waits for a core."""
     return WatchedTimer(device.timer(step), wait_reader() if device.clock is time.perf_counter else None)
 
 
@@ -162,15 +160,14 @@ def complete_power(
         return replace(estimate, metered=replace(metered, mean_w=None, peak_w=None)), sources
     if sampled and run and (watts := sample_power(open_vitals(device.name)["energy"], device, run)):
         metered = replace(metered, mean_w=fmean(watts), peak_w=max(watts))
-    if sampled and metered.mean_w is None:
-        sources["energy"] = unavailable("its power was not sampled during untimed steps")
-    elif counted and metered.mean_w is None:
-        sources["energy"] = unavailable(f"the counter moves too slowly for less than {LEAST_POWER_S:g} s of steps")
+    if metered.mean_w is None and (sampled or counted):
+        slow = f"the counter moves too slowly for less than {LEAST_POWER_S:g} s of steps"
+        sources["energy"] = unavailable("its power was not sampled during untimed steps" if sampled else slow)
     return replace(estimate, metered=metered), sources
 
 
 def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> list[float]:
-    """Watts that another thread reads while this one keeps the device at work."""
+    """Watts read by another thread while this one keeps the device at work."""
     watts: list[float] = []
     done, began, time_block = threading.Event(), time.monotonic(), device.timer(run)
 
@@ -192,8 +189,6 @@ def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> lis
 
 def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) -> JobEstimate | None:
     """The job's wall time from the main step's estimate and a short look at each other stage."""
-    if not step.job_steps and not step.stages:
-        return None
 
     def stage_of(found: Estimate, name: str, steps: int) -> StageEstimate:  # many steps add up to their mean
         return StageEstimate(name, steps, found.mean_s, max(found.mean_low_s, 0.0), found.mean_high_s)
@@ -210,15 +205,13 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
             stages.append(StageEstimate(stage.name, stage.steps, once_s, once_s / 2, once_s * 2))
         else:
             stages.append(stage_of(time_on(device, stage.run, brief), stage.name, stage.steps))
-    ends = ("center_s", "low_s", "high_s")
-    seconds, low_s, high_s = (sum(stage.steps * getattr(stage, end) for stage in stages) for end in ends)
-    return JobEstimate(seconds, low_s, high_s, whole=False, stages=tuple(stages), epochs=step.epochs)
+    return project(stages, JobEstimate(0.0, 0.0, 0.0, whole=False, epochs=step.epochs)) if stages else None
 
 
 def run_whole(
     step: Step, device: Device, expected: JobEstimate, time_left_s: float, listen: Callable[[float], None]
 ) -> JobEstimate | None:
-    """Run the whole job and pass on the share that is done. None where the time is too short."""
+    """Run the whole job and pass on the share that is done; None where the time is too short."""
     started, total, last_s = device.clock(), max(expected.seconds, 1e-9), 0.0
     if total > time_left_s:
         return None
@@ -286,17 +279,18 @@ class Turns:
 
 def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, ...]:
     """Readings before and after each turn, without what happened between turns."""
-    counters = ("at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "major_fault_count", "thermal_count")
+    counters = ["at_s", "other_cpu_s", "steal_s", "throttled_s", "wait_s", "energy_j"]
+    counters += ["major_fault_count", "thermal_count"]
 
     def less(value: float | None, gap: float | None) -> float | None:
         return None if value is None or gap is None else value - gap
 
     readings: list[Conditions] = []
-    for before, after in spans:
-        last = readings[-1] if readings else before
-        gaps = {name: less(getattr(before, name), getattr(last, name)) for name in (*counters, "energy_j")}
+    for span in spans:
+        last = readings[-1] if readings else span[0]
+        gaps = {name: less(getattr(span[0], name), getattr(last, name)) for name in counters}
         readings += [
             replace(reading, **{name: less(getattr(reading, name), gap) for name, gap in gaps.items()})
-            for reading in (before, after)
+            for reading in span
         ]
     return tuple(readings)

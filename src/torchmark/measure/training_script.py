@@ -1,10 +1,5 @@
-"""Published loops: the task, the stopwatch of its laps, and a training script as people write them.
-
-The script is run as a program of its own, so that starting, importing, loading and ending can be timed from outside. It
-reads its task from its input and prints what it timed inside as its last line.
-"""
-
-from __future__ import annotations
+"""Published loops: a task, the stopwatch of its laps, and a training script as people write them. The script reads a
+task and prints its laps as its last line; as a program of its own, it can be timed from start to end."""
 
 import math
 import os
@@ -27,9 +22,7 @@ MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
 
 
 class Task(Struct, frozen=True):
-    """One case of a published table, to be timed as it was there."""
-
-    publication: str
+    publication: str  # where this case was timed
     case: Case
     steps: int  # in the published loop
     scale: float = 1.0  # the share of them to take now
@@ -61,9 +54,8 @@ class Stopwatch:
     """Laps by stage. Each begins at the end of the one before: together they are the whole time."""
 
     def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
-        self.stages: dict[str, Laps] = {}
+        self.stages, self._listen = dict[str, Laps](), listen
         self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
-        self._listen, self._expected = listen, dict[str, int]()
         self._mark = self._spoken = time.perf_counter()
         self._deadline = self._mark + time_left_s
 
@@ -71,32 +63,27 @@ class Stopwatch:
         self._mark = time.perf_counter()
 
     def lap(self, stage: str, published: int = 1) -> None:
-        """Note the end of something other than the work, which the publication did so many times."""
+        """End something other than the work, which the publication did so many times."""
         self._note(self.stages.setdefault(stage, Laps(stage, [], published)).seconds)
 
-    def expect(self, stage: str, count: int) -> None:
-        """Announce the number of laps of this stage, in one loop or several."""
-        self._expected[stage] = count
-
-    def loop(self, stage: str, published: int, count: int) -> Iterator[int]:
-        """Number the steps to take now, each a lap; raise where all of them would take too long."""
+    def loop(self, stage: str, published: int, due: int, most: int | None = None) -> Iterator[int]:
+        """Number the laps of a stage that are due, at most so many now; raise where all would take too long."""
         laps = self.stages.setdefault(stage, Laps(stage, [], published, is_work=True)).seconds
-        expected = self._expected.setdefault(stage, count)
-        for number in range(count):
+        left = due - len(laps)
+        for number in range(left if most is None else min(left, most)):
             yield number
             self._note(laps)
             done = len(laps)
             if done <= 2:  # a first step may take twice as long as those that follow
-                self._check_time((expected - done) * (laps[-1] / 2.0 if done == 1 else laps[-1]))
+                self._check_time((due - done) * (laps[-1] / 2.0 if done == 1 else laps[-1]))
             elif self._mark > self._deadline + 5.0:  # a loop that seemed to fit may be a little late
-                self._check_time((expected - done) * sum(laps) / done)
+                self._check_time((due - done) * sum(laps) / done)
             if self._mark - self._spoken > 1.0:
-                self._listen(f"{stage} {done} of {expected}")
+                self._listen(f"{stage} {done} of {due}")
                 self._spoken = self._mark = time.perf_counter()
 
     def finish(self, wait: Callable[[], None]) -> None:
-        """The published clock has stopped: measure how long the device still works."""
-        wait()
+        wait()  # the published clock has stopped, but the device may still work
         self.unfinished_s = time.perf_counter() - self._mark
 
     @property
@@ -118,7 +105,6 @@ class Stopwatch:
 
 
 def would_take(seconds: float) -> str:
-    """Why a row has no figure: would take 45 s, 12 min or 2.5 h."""
     if seconds < 100:
         return f"would take {seconds:.0f} s"
     return f"would take {seconds / 60:.0f} min" if seconds < 100 * 60 else f"would take {seconds / 3600:.1f} h"
@@ -132,7 +118,6 @@ class Report(Struct, frozen=True):  # by the first process
 
 
 def main() -> None:
-    """One training loop over epochs, or one for each of several processes."""
     task, time_left_s = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Task, float])
     if task.case.workers == 1:
         train(0, task, time_left_s)
@@ -191,35 +176,33 @@ def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, w
     import torch
 
     recipe, running_loss, right = workload.recipe, 0.0, 0
-    steps_left, tests_left = due(recipe.epochs * len(loader), scale), due(recipe.tests * len(tests), scale)
 
-    def batches(stage: str, loader: Any, passes: int, most: int) -> Iterator[list[torch.Tensor]]:
+    def batches(stage: str, loader: Any, passes: int) -> Iterator[list[torch.Tensor]]:
         """The batches of one pass that are due; each is a lap that lasts until the next is asked for."""
+        published, done = passes * len(loader), watch.stages.get(stage)
+        if done and len(done.seconds) >= due(published, scale):
+            return
         remaining = iter(loader)
         watch.lap(f"loader of a {stage}", passes)
-        for _ in watch.loop(stage, passes * len(loader), min(most, len(loader))):
+        for _ in watch.loop(stage, published, due(published, scale), len(loader)):
             yield next(remaining)
 
-    watch.expect(STEP, steps_left)
     for epoch in range(recipe.epochs):
-        if steps_left:
-            if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
-                loader.sampler.set_epoch(epoch)
-            for images, labels in batches(STEP, loader, recipe.epochs, steps_left):
-                optimizer.zero_grad()
-                loss = workload.loss(network(images), labels)
-                loss.backward()
-                optimizer.step()
-                if recipe.reads_loss:
-                    running_loss += loss.item()
-            steps_left -= min(steps_left, len(loader))
-        if tests_left and (recipe.tests > 1 or epoch == recipe.epochs - 1):
+        if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        for images, labels in batches(STEP, loader, recipe.epochs):
+            optimizer.zero_grad()
+            loss = workload.loss(network(images), labels)
+            loss.backward()
+            optimizer.step()
+            if recipe.reads_loss:
+                running_loss += loss.item()
+        if recipe.tests > 1 or epoch == recipe.epochs - 1:
             with torch.no_grad():
-                for images, labels in batches("test batch", tests, recipe.tests, tests_left):
+                for images, labels in batches("test batch", tests, recipe.tests):
                     scores = network(images)
                     running_loss += torch.nn.functional.cross_entropy(scores, labels, reduction="sum").item()
                     right += int((scores.argmax(1) == labels).sum())
-            tests_left -= min(tests_left, len(tests))
 
 
 if __name__ == "__main__":
