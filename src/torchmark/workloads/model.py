@@ -75,7 +75,7 @@ class Model(Struct, frozen=True):
     stages: Callable[[Callable[..., Any]], tuple[Stage, ...]] = lambda _: ()
 
     def caller(self) -> Callable[[Callable[..., Any], Any], Any]:
-        """How to call the model with inputs, decided once."""
+        """`call`, or the plain call for this kind of inputs."""
         if self.call:
             return self.call
         if isinstance(self.inputs, tuple | list):
@@ -153,13 +153,11 @@ class ModelWorkload(Workload):
 
     def made(self, params: Any, setting: Setting) -> Model:
         """The model and its inputs on the host, in the setting's dtype."""
+        with reference.without_drawing(setting.torch_dtype) if self.filled else setting.seeded():
+            model = self.build(params, setting)
         if self.filled:
-            with reference.without_drawing(setting.torch_dtype):
-                model = self.build(params, setting)
             reference.fill(model.module, setting)
         else:
-            with setting.seeded():
-                model = self.build(params, setting)
             model.module.to(setting.torch_dtype)
         inputs, targets = _in_dtype((model.inputs, model.targets), setting.torch_dtype)
         return replace(model, inputs=inputs, targets=targets)
@@ -362,7 +360,7 @@ class Training(Inference):
     def reference(self) -> Tensors:
         import torch
 
-        with self.exact(self.remake() if self.remake else self.module) as exact, _steady(exact, None):
+        with self.exact(self.remake() if self.remake else self.module) as exact:
             loss = self.loss(exact, *_in_dtype((self.inputs, self.targets), self.dtype))
             found = torch.autograd.grad(loss, _checked_weights(exact), allow_unused=True)
             gradients = [each.double() for each in found if each is not None]
