@@ -116,7 +116,7 @@ class Setting(Struct, frozen=True):
         return output if self.transfer == "resident" else output.to("cpu")
 
     def without_gradients(self, usual: str = "inference-mode") -> AbstractContextManager[Any]:
-        """Record nothing for a backward pass, by inference mode or no_grad."""
+        """Record nothing for a backward pass: inference mode or no_grad."""
         import torch
 
         return torch.no_grad() if self.options.get("gradients", usual) == "no-grad" else torch.inference_mode()

@@ -42,7 +42,7 @@ class Dataloader(Workload):
         data = Normalized(images.train_images, images.train_labels, mean, deviation)
         feed = Batches(data, params.batch, setting, params.loader_workers)
         order = torch.randperm(params.images, generator=setting.generator())
-        few = order[: min(2, params.batch)].tolist()
+        few = [int(index) for index in order[: min(2, params.batch)]]
 
         def reference() -> Tensors:
             return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)

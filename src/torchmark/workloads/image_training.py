@@ -24,7 +24,7 @@ _PASS = 1000  # images classified at once to find the accuracy
 class MnistParams(Struct, frozen=True):
     batch: Annotated[int, Meta(ge=1, le=60_000)] = 64  # images in a step of one worker
     images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000  # in an epoch of all workers
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0  # processes of each worker
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0  # processes of each worker; 0: none
 
 
 class Recipe(Struct, frozen=True):

@@ -150,8 +150,7 @@ def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
 
 
 class _Look(Struct, frozen=True):
-    """How to make the images of a set, by default MNIST: a shape of their class, bent and moved, under another one and
-    noise."""
+    """How to make images, by default of MNIST: a shape of their class, bent and moved, under another one and noise."""
 
     size: int = 28
     channels: int = 1
@@ -225,5 +224,5 @@ def _shapes(look: _Look) -> Bytes:
 
 
 def _chance(random: numpy.random.RandomState, low: int, end: int, shape: int | tuple[int, ...]) -> Bytes:
-    """Only whole numbers from this old generator never change in numpy; their width must not be the platform's."""
+    """Of this old generator numpy promises only whole numbers for ever; their width is not left to the platform."""
     return random.randint(low, end, shape, dtype=numpy.int64)

@@ -63,14 +63,11 @@ def _kept(params: Params, setting: Setting) -> Any:
     """Keys and values of the earlier tokens in each layer."""
     import torch
 
-    shape, generator = llama.SHAPES[params.size], setting.generator()
+    shape, options = llama.SHAPES[params.size], dict[str, Any](generator=setting.generator(), dtype=torch.float32)
     width = shape.hidden_size // shape.num_attention_heads
     size = (params.batch, shape.num_key_value_heads, params.context, width)
-
-    def draw() -> torch.Tensor:
-        return torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype)
-
-    return [(draw(), draw()) for _ in range(shape.num_hidden_layers)]
+    layers = range(shape.num_hidden_layers)
+    return [[torch.randn(size, **options).to(setting.torch_dtype) for _ in ("keys", "values")] for _ in layers]
 
 
 def _make_cache(kept: Any) -> Any:

@@ -34,9 +34,9 @@ class Mlp(ModelWorkload):
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch
-        from torch import nn
 
-        layers = [part for edge in pairwise((*_WIDTHS, params.outputs)) for part in (nn.Linear(*edge), nn.Tanh())]
+        nn, edges = torch.nn, pairwise((*_WIDTHS, params.outputs))
+        layers = [part for edge in edges for part in (nn.Linear(*edge), nn.Tanh())]
         return Model(
             module=nn.Sequential(*layers[:-1]),
             inputs=torch.rand(params.batch, _WIDTHS[0]),

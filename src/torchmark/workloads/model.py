@@ -301,7 +301,7 @@ class Training(Inference):
         if not any(weight.requires_grad for weight in model.module.parameters()):
             raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
         super().__init__(workload, params, setting, model)
-        # In a check norms have no batch, and with later weights values grow past all bounds: use the first weights.
+        # A check runs norms without a batch, where values of later weights grow past all bounds: use the first weights.
         goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
         self.remake = cache(lambda: workload.made(params, setting).module) if goes_by_batches else None
         self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
@@ -341,10 +341,9 @@ class Training(Inference):
         with _steady(self.module, self.remake):
             loss = self.loss(self.forward, inputs, targets)
             checked = _checked_weights(self.module)
-            wanted = (
-                checked if setting.world_size == 1 else None
-            )  # ranks wait for one another's gradients of all weights
-            # Ranks check the same rows with different factors, 1 on average: right only after an exchange.
+            # Ranks exchange gradients of all weights. They check the same rows with different factors, 1 on average,
+            # so that results are right only after an exchange.
+            wanted = checked if setting.world_size == 1 else None
             factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
             (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
             learned = [(weight, weight.grad) for weight in checked if weight.grad is not None]
@@ -468,7 +467,6 @@ def _alike(first: Tensors, second: Tensors) -> bool:
 def count_work(model: Model, setting: Setting) -> Work:
     """The work of one step of all workers, counted on tensors without memory."""
     import torch
-    from torch import nn
 
     rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
 
@@ -488,13 +486,13 @@ def count_work(model: Model, setting: Setting) -> Work:
         flops = None
     integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
     # All weights are read, but of a table only the rows that are looked up, one for each integer input.
-    tables = {id(each.weight) for each in model.module.modules() if isinstance(each, nn.Embedding)}
-    tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, nn.Linear)}
+    tables = {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Embedding)}
+    tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Linear)}
     numbers = sum(
         min(integers, each.shape[0]) * each.shape[1] if id(each) in tables else each.numel()
         for each in model.module.parameters()
     )
-    # In training also its gradient and the two numbers that Adam keeps are read or written.
+    # In training also each weight's gradient and the two numbers that Adam keeps are read or written.
     numbers = numbers * (7 if training else 1) + sum(each.numel() for each in (*leaves_of(model.inputs), *outputs))
     return setting.of_all_ranks(Work(rows or 1, "sample" if rows else "step", flops, numbers * setting.item_bytes))
 

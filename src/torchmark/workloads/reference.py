@@ -20,7 +20,7 @@ _STRIDE = 104_729  # between the beginnings of two parameters in the block
 _DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "trunc_normal_"}
 # Operators that do not round.
 _MOVES = {"_to_copy", "clone", "copy_", "cat", "stack", "embedding", "index", "index_select", "gather", "relu"}
-_rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`
+_rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`, if it is active
 
 
 def recorded(*models: nn.Module) -> Callable[[], Pairs]:

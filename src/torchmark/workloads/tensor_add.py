@@ -37,7 +37,7 @@ class TensorAdd(Workload):
         import torch
 
         shape, dtype, drain = (params.size, params.size), setting.torch_dtype, setting.drain
-        generator, state = setting.generator(), None  # the latter is changed by steps, so that a check restores it
+        generator, state = setting.generator(), None  # the state is what steps change and a check restores
         # A tensor repeats one row, because drawing all its values would take seconds.
         rows = [torch.rand(params.size, generator=generator).to(dtype) for _ in range(2)]
         one, other = (row.double().numpy() for row in rows)

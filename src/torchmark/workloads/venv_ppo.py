@@ -439,12 +439,11 @@ class _Job:
         results = _known_results(graph.networks, weights, rows.transpose(0, 1))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
-        optimizers = (graph.optimizer, graph.matcher_optimizer)
-        descents = [descent.sum() for descent in first_descents(optimizers, weights)]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
+        descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights)
+        for weight in weights:
+            weight.grad = None
         load_values(weights, kept)
-        return [*results, torch.stack(descents)]
+        return [*results, torch.stack([descent.sum() for descent in descents])]
 
     def reference(self) -> Tensors:
         import torch

@@ -130,9 +130,8 @@ def place_of(error: BaseException, named: bool = False) -> str:
 
 
 def is_own_file(filename: str) -> bool:
-    path = Path(filename)
-    folders = [each.parent for each in _imported if "site-packages" not in each.parts]
-    return path in _imported or (not _is_library(path) and any(path.is_relative_to(folder) for folder in folders))
+    path, folders = Path(filename), [each.parent for each in _imported if "site-packages" not in each.parts]
+    return path in _imported or (not _is_library(path) and any(map(path.is_relative_to, folders)))
 
 
 def _is_library(path: Path) -> bool:

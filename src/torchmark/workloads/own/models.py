@@ -1,7 +1,5 @@
 """Models of the user's own: a Python file or a model library's configuration file becomes a workload like any other."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import inspect
@@ -11,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, defstruct
 from msgspec.structs import replace
@@ -21,9 +19,6 @@ from torchmark.records import Value
 from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Count, Setting, Workload
 from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
 from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
-
-if TYPE_CHECKING:
-    import torch
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
 _OURS = (  # parameters of every function, unless it has one of that name itself
@@ -38,19 +33,6 @@ _REQUIRED = "required"  # in place of a default
 _SLOW = ("transformers", "diffusers")
 _MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
 _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annotated[str, Meta(pattern=r"^[\w.-]+$")]}
-
-# Inputs in words: as a person types them, and as a case writes them.
-HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
-DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
-_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 2**7 - 1, "uint8": 2**8 - 1, "bool": 2}
-_TYPED_FORM = re.compile(
-    r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=)?\s*(?P<dtype>[a-z0-9]+)\s*\[(?P<shape>[\d\s,]*)\]"
-    r"\s*(?:<\s*(?P<limit>\d{1,19}))?\s*"
-)
-_WRITTEN_FORM = re.compile(
-    rf"(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.)?(?P<dtype>{'|'.join(DTYPES)})"
-    r"\.(?P<shape>x|\d{1,19}(?:x\d{1,19})*)(?:\.(?P<limit>\d{1,19}))?"
-)
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -114,9 +96,7 @@ class PythonModel(ModelWorkload):
         if missing:
             fix = f"Give it: -p {missing[0]}=…, or write a function that makes the model without such arguments"
             raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
-        if self._ours(params, "input") == "" and self.outline.needs_input:
-            raise self._no_input()
-        parse_tensors(self._ours(params, "input") or "")
+        self._inputs(params, has_example=not self.outline.needs_input)
         if loss := self._ours(params, "loss"):
             find_loss(loss)
 
@@ -133,17 +113,17 @@ class PythonModel(ModelWorkload):
             fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
             raise UsageError(f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}", fix)
         loss = self._ours(params, "loss")
-        if shapes := parse_tensors(self._ours(params, "input") or ""):
+        if shapes := self._inputs(params, has_example=example is not None):
             generator, rows = setting.generator(), enumerate(join_batch(params.batch, shapes))
             inputs: Any = {shape.name or place: make_tensor(shape, generator) for place, shape in rows}
-        elif example is None:
-            raise self._no_input()
         else:
             inputs = _resized(_checked_example(example), self._ours(params, "batch") or 0)
         return Model(model, inputs, loss=import_loss(loss) if loss else None)
 
-    def _no_input(self) -> UsageError:
-        return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
+    def _inputs(self, params: Any, has_example: bool) -> tuple["Tensor", ...]:
+        if (shapes := parse_tensors(self._ours(params, "input") or "")) or has_example:
+            return shapes
+        raise UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
         return None if any(each[0] == name for each in self.outline.arguments) else getattr(params, name)
@@ -202,13 +182,25 @@ def _resized(inputs: Any, batch: int) -> Any:
     return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)
 
 
-# The inputs of a model in words, and the tensors that they mean.
+# The inputs of a model in words: as a person types them, as a case writes them, and the tensors that they mean.
+
+HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
+DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
+_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 2**7 - 1, "uint8": 2**8 - 1, "bool": 2}
+_TYPED_FORM = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=)?\s*(?P<dtype>[a-z0-9]+)\s*\[(?P<shape>[\d\s,]*)\]"
+    r"\s*(?:<\s*(?P<limit>\d{1,19}))?\s*"
+)
+_WRITTEN_FORM = re.compile(
+    rf"(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.)?(?P<dtype>{'|'.join(DTYPES)})"
+    r"\.(?P<shape>x|\d{1,19}(?:x\d{1,19})*)(?:\.(?P<limit>\d{1,19}))?"
+)
 
 
 class Tensor(Struct, frozen=True):
     dtype: str  # `float` is the dtype of the case
     shape: tuple[int, ...]
-    limit: int | None = None  # its numbers are below that
+    limit: int | None = None  # its numbers stay below this
     name: str | None = None  # of the argument that takes it
 
 
@@ -241,7 +233,7 @@ def join_batch(batch: int, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(replace(tensor, shape=(batch, *tensor.shape)) if batch else tensor for tensor in tensors)
 
 
-def make_tensor(tensor: Tensor, generator: torch.Generator) -> torch.Tensor:
+def make_tensor(tensor: Tensor, generator: Any) -> Any:
     """Random numbers on the host: normal ones, or integers below the limit, by default 2: any table has two rows."""
     import torch
 
