@@ -101,7 +101,7 @@ def test_a_run_goes_on_only_with_the_same_file(place: Path, tmp_path: Path, monk
     done = run(*resume, folder=place)
     assert (done.returncode, "has changed since" in done.stderr) == (2, True)
     done = run("run", "my_model.py", "--resume", str(out), "--dry-run", folder=tmp_path)
-    assert (done.returncode, "go to the folder that it is in" in done.stderr) == (2, True)
+    assert (done.returncode, "go to its folder" in done.stderr) == (2, True)
 
 
 def test_no_file_is_run_because_a_strangers_run_names_it(

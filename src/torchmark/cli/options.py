@@ -228,7 +228,7 @@ class ParamOptions(Options):
 
         given = [f"task={self.task}"] if self.task else []
         if self.inputs:  # the sizes of one row are one parameter, the number of rows is another, which can be swept
-            from torchmark.workloads.own.shapes import read_tensor, split_batch, write_tensors
+            from torchmark.workloads.own.models import read_tensor, split_batch, write_tensors
 
             batch, tensors = split_batch([*map(read_tensor, self.inputs)])
             is_swept = any(text.partition("=")[0] == "batch" for text in self.params)

@@ -1,4 +1,4 @@
-"""What is run: one file for each workload, found by its name; a broken one hides nothing else."""
+"""The workloads: one file for each, found by its name; a broken one hides no other."""
 
 import importlib
 import pkgutil
@@ -15,18 +15,18 @@ _NO_WORKLOADS = {"contract", "model", "reference", "own", "encoder", "image_trai
 
 
 def names() -> tuple[str, ...]:
-    """The workloads that can be used, in the order of the alphabet."""
+    """The usable workloads, in alphabetical order."""
     return tuple(sorted(name for name, found in _load_all().items() if isinstance(found, Workload)))
 
 
 def broken() -> dict[str, str]:
-    """The files that hold no usable workload, by the name it should have, with the reason."""
+    """Files without a usable workload: the name that it should have, and the reason."""
     return {name: found for name, found in sorted(_load_all().items()) if isinstance(found, str)}
 
 
 def find_workload(name: str) -> Workload:
-    """The workload of that name, or of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file that
-    was given by its path once is found by its name from then on."""
+    """The workload of that name, or of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file is
+    found by its name alone once it was given by its path."""
     if named := split_name(name):
         from torchmark.workloads.own.models import load_own
 
@@ -40,13 +40,13 @@ def find_workload(name: str) -> Workload:
 
 
 def brought_by(name: str) -> str | None:
-    """The installed package, with its version, that a workload comes from; None for torchmark's own and for files."""
+    """The installed package of a workload, with its version; None for torchmark's own and for files."""
     points = [] if split_name(name) or name in _shipped() else sorted(entry_points(group=_GROUP, name=name))
     return f"{points[0].dist.name} {points[0].dist.version}" if points and points[0].dist else None
 
 
 def forget() -> None:
-    """Look at the files again the next time, because one was added, changed or removed."""
+    """Read the files again the next time, because one was added, changed or removed."""
     from torchmark.workloads.own.models import load_own
 
     for known in (_shipped, _load_all, load_own):
@@ -62,7 +62,7 @@ def _shipped() -> dict[str, Workload | str]:
 
 @cache
 def _load_all() -> dict[str, Workload | str]:
-    """Those of installed packages, too, or why they cannot be used; none may take the place of another."""
+    """Those of installed packages, too, or why they cannot be used; none may replace another."""
     found = dict(_shipped())
     for point in sorted(entry_points(group=_GROUP)):
         if point.name in found:

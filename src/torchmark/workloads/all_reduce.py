@@ -1,4 +1,4 @@
-"""Workers add up an array that each of them has: what exchanging gradients can cost at best."""
+"""Workers add up their arrays: the least that exchanging gradients can cost."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ class Params(Struct, frozen=True):
 
 
 class AllReduce(Workload):
-    """The sum of all arrays takes the place of each. They are zeros: their sum can be added up as often as wanted."""
+    """The sum of all arrays replaces each. They are zeros, so that they can be added up any number of times."""
 
     name = "all-reduce"
     params = Params
@@ -27,7 +27,7 @@ class AllReduce(Workload):
     default_workers = 2
 
     def work(self, params: Params, setting: Setting) -> Work:
-        """Bytes are those that every worker must send at least: nothing where it is alone."""
+        """Bytes are those that every worker must send at least: none if it is alone."""
         size, workers = params.size_bytes // setting.item_bytes * setting.item_bytes, setting.world_size
         return Work(items=1, unit="exchange", flops=0, bytes=2 * (workers - 1) / workers * size)
 

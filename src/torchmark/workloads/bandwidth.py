@@ -1,4 +1,4 @@
-"""Goes through long arrays: what the memory of a device carries, and its caches where they are short."""
+"""Goes through long arrays: the bandwidth of a device's memory, and of its caches where arrays are short."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from torchmark.workloads.contract import Setting, Step, Tensors, Workload, size_
 _ROW = 4096  # numbers that are drawn; an array repeats them
 _FACTOR = 0.5
 _CHECKED = 64  # values at the end of an array
-# Of each kind: arrays, times that one is read or written, and operations for each number.
+# Of each kind: arrays, passes over an array, and operations for each number.
 _AMOUNTS = {"read": (1, 1, 1), "copy": (2, 2, 0), "triad": (3, 3, 2), "update": (1, 2, 1)}
 
 
@@ -23,17 +23,16 @@ class Params(Struct, frozen=True):
 
 class Bandwidth(Workload):
     """`read` adds all numbers up, `copy` copies them, `triad` adds one array to a multiple of another, `update` turns
-    the signs of one in place. Bytes are those that must be read or written. A CPU that fetches what it is about to
-    overwrite moves more of them in `copy` and `triad`, but not in `update`, which therefore comes closest to what
-    memory can do."""
+    the signs of one in place. Bytes are those that must be read or written. A CPU that fetches what it overwrites moves
+    more in `copy` and `triad`, but not in `update`, which therefore comes closest to the memory's speed."""
 
     name = "bandwidth"
     params = Params
     tiny = Params(size_bytes=4096)
 
     def work(self, params: Params, setting: Setting) -> Work:
-        count, (_, traffic, operations) = params.size_bytes // setting.item_bytes, _AMOUNTS[params.kind]
-        return Work(items=1, unit="pass", flops=operations * count, bytes=traffic * count * setting.item_bytes)
+        count, (_, passes, operations) = params.size_bytes // setting.item_bytes, _AMOUNTS[params.kind]
+        return Work(items=1, unit="pass", flops=operations * count, bytes=passes * count * setting.item_bytes)
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
         return _AMOUNTS[params.kind][0] * params.size_bytes
@@ -46,15 +45,14 @@ class Bandwidth(Workload):
         one, other = (torch.rand(_ROW, generator=generator).to(setting.torch_dtype) for _ in range(2))
         into = torch.zeros(_ROW, dtype=setting.torch_dtype)  # where results are written
         kinds: dict[str, tuple[list[torch.Tensor], Callable[..., Any]]] = {
-            "read": ([one], setting.compiled(torch.sum)),
+            "read": ([one], torch.sum),
             "copy": ([one, into], lambda x, into: into.copy_(x)),
-            "triad": (
-                [one, other, into],
-                setting.compiled(lambda x, y, into: torch.add(x, y, alpha=_FACTOR, out=into)),
-            ),
-            "update": ([one], setting.compiled(torch.neg_)),
+            "triad": ([one, other, into], lambda x, y, into: torch.add(x, y, alpha=_FACTOR, out=into)),
+            "update": ([one], torch.neg_),
         }
         (rows, compute), arrays = kinds[params.kind], []
+        if params.kind != "copy":  # already one call of the device's copy
+            compute = setting.compiled(compute)
         for row in rows:  # written in place, as drawing or concatenating gigabytes takes longer than measuring
             array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
             arrays.append(array.copy_(setting.place(row)).view(-1)[:count])
@@ -80,6 +78,5 @@ class Bandwidth(Workload):
             every = {"read": [whole * x.sum() + x[:rest].sum()], "copy": x[end], "triad": triad, "update": -x[end]}
             return (torch.tensor(every[params.kind]),)
 
-        run = step(count)
-        stages = size_stages(params, setting, 8, 262_144, step)
+        run, stages = step(count), size_stages(params, setting, 8, 262_144, step)
         return Step(run, self.work(params, setting), outputs, reference, stages=stages)

@@ -9,7 +9,7 @@ from torchmark.workloads.encoder import POSITIONS, SHAPES, Size, encoder_config
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec, guessing
 
 _VOCABULARY, _LABELS = 28_996, 2
-_CHECKED = (slice(2), slice(16))  # rows and tokens of training; more are not needed to reach every weight
+_CHECKED = (slice(2), slice(16))  # rows and tokens of training, enough to reach every weight
 
 
 class Params(Struct, frozen=True):
@@ -19,10 +19,9 @@ class Params(Struct, frozen=True):
 
 
 class BertClassify(ModelWorkload):
-    """One row of random ids, repeated; nothing is masked; one random label, repeated; random weights. Both modes copy
-    the inputs to the device in every step, as the publication did, for any transfer; `per-step` also copies the output
-    back to the host. `infer` computes the loss too. `train` uses dropout, as training does, and takes a step of
-    Adam."""
+    """One row of random ids and one random label, repeated; nothing is masked; random weights. Both modes copy the
+    inputs to the device in every step, as the publication did, for any transfer; `per-step` also copies the output to
+    the host. `infer` computes the loss too. `train` uses dropout and takes a step of Adam."""
 
     name = "bert-classify"
     modes = ("train", "infer")
@@ -55,8 +54,8 @@ class BertClassify(ModelWorkload):
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
 
         def few(inputs: Any, _: None) -> tuple[Any, None]:
-            """A few short rows with the label that is not learned: of the other one a few steps leave a loss of nearly
-            zero, a difference of nearly equal numbers that short formats cannot represent."""
+            """A few short rows with the label that is not learned: the loss of the other one is soon nearly zero, a
+            difference that short formats cannot represent."""
             return {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}, None
 
         def look(run: Any, inputs: Any) -> tuple[Any, Any]:  # all rows are alike: the loss of two is that of all

@@ -33,9 +33,9 @@ class BertEncode(ModelWorkload):
         """Of the embeddings only the rows that are looked up are read."""
         shape, rows, tokens = SHAPES[params.size], params.batch, params.sequence
         parameters = shape.bert_parameters(_VOCABULARY, shape.hidden_size)
-        unread = (_VOCABULARY + POSITIONS - tokens) * shape.hidden_size
         products = shape.products(rows, tokens) + rows * shape.hidden_size**2
-        numbers = parameters - unread + rows * (tokens + 1) * shape.hidden_size
+        unread = _VOCABULARY + POSITIONS - tokens
+        numbers = parameters + (rows * (tokens + 1) - unread) * shape.hidden_size
         memory = parameters + shape.activations(rows, tokens, training)
         return Cost(rows, "sample", products, numbers, integers=rows * tokens, memory=memory)
 

@@ -10,14 +10,14 @@ from torchmark.workloads.image_training import ImageTraining, Recipe
 class Params(Struct, frozen=True):
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 4
     images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000  # in an epoch
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: the training process itself
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: none
 
 
 class CifarCnn(ImageTraining):
     """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9. Two
-    epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, as in the
-    published script: the step waits for the device there. Without a folder of real files the images are synthetic: same
-    shape, size and number of classes, and as much to learn."""
+    epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, which waits
+    for the device there, as in the published script. Without --data the images are synthetic: same shape, size and
+    number of classes, and as much to learn."""
 
     name = "cifar-cnn"
     params = Params

@@ -1,4 +1,4 @@
-"""The interface of a workload: prepare one step of work, state how much work it is, and let its numbers be checked."""
+"""The interface of a workload: one step of work, the amount of that work, and a check of its numbers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Pairs = Sequence[tuple["torch.Tensor", "torch.Tensor"]]
 
 
 class CaseOption(Struct, frozen=True):
-    """An option that changes how the same work is done; the default comes first."""
+    """An option that changes how the same work is done."""
 
     name: str  # one of records.CASE_OPTIONS
-    values: tuple[str, ...]
+    values: tuple[str, ...]  # the default first
 
 
 LAYOUT = CaseOption("layout", ("contiguous", "channels-last"))  # followed by `Setting.place` and `feed`
@@ -51,8 +51,8 @@ class Setting(Struct, frozen=True):
     seed: int = 0
     rank: int = 0
     world_size: int = 1
-    data: str | None = None  # folder with the real data sets; without it synthetic images are generated
-    options: dict[str, str] = {}  # of those that the workload offers, where it is not the default
+    data: str | None = None  # folder with the real data sets; default: synthetic images
+    options: dict[str, str] = {}  # those that are not the default
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -71,7 +71,7 @@ class Setting(Struct, frozen=True):
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Make what draws from torch's own generator repeatable, such as weight initialisation."""
+        """Make torch's own generator repeatable, as for initial weights."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
@@ -79,7 +79,7 @@ class Setting(Struct, frozen=True):
             yield
 
     def generator(self) -> torch.Generator:
-        """Seeded random numbers, drawn on the host: every device gets the same."""
+        """Of seeded random numbers on the host: every device gets the same."""
         import torch
 
         return torch.Generator().manual_seed(self.seed)
@@ -94,12 +94,12 @@ class Setting(Struct, frozen=True):
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model with every weight and buffer placed on the device."""
-        # What `Module.to` is made of: it knows on which devices a weight can be moved and where it must be replaced.
+        # As `Module.to` does: it knows where a weight can be moved and where it must be replaced.
         model._apply(self.place)  # type: ignore[no-untyped-call]
         return model
 
     def feed(self, host: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """How a step gets its input: from the device's own memory, or copied from the host every time."""
+        """Returns a step's input: from the device's memory, or copied from the host every time."""
         if self.transfer == "resident":
             resident = self.place(host)
             return lambda: resident
@@ -112,17 +112,17 @@ class Setting(Struct, frozen=True):
         return lambda: pinned.to(self.device, non_blocking=True)
 
     def drain(self, output: torch.Tensor) -> torch.Tensor:
-        """What a step does with its output: leave it on the device, or copy it to the host every time."""
+        """A step's output: left on the device, or copied to the host every time."""
         return output if self.transfer == "resident" else output.to("cpu")
 
     def without_gradients(self, usual: str = "inference-mode") -> AbstractContextManager[Any]:
-        """Record nothing for a backward pass, by inference mode or no_grad as the setting says."""
+        """Record nothing for a backward pass: inference mode or no_grad."""
         import torch
 
         return torch.no_grad() if self.options.get("gradients", usual) == "no-grad" else torch.inference_mode()
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function itself, or what `torch.compile` makes of it."""
+        """The function, compiled by `torch.compile` if the setting says so."""
         import torch
 
         mode = None if self.compile == "on" else self.compile
@@ -147,7 +147,7 @@ class Setting(Struct, frozen=True):
 
 
 class Stage(Struct, frozen=True):
-    """A part of a job: how often the job does it, and how to do it once."""
+    """A part of a job."""
 
     name: str
     steps: int  # in the whole job; 0: part of another stage's steps, timed only to know its share
@@ -158,23 +158,21 @@ class Step(Struct, frozen=True):
     """One unit of timed work. `run` never synchronises, times, prints or reads the clock.
 
     `outputs` computes on the device, with the very function and weights that are timed; `reference` computes the same
-    another way: float64 on the CPU. Both return as many tensors of the same shapes, at any time and any number of
-    times, without changing what is timed. Recreate the inputs of `reference` from the seed, so that the check holds no
-    memory meanwhile. Compute it inside `reference.exactly()`: the check then measures how far rounding moves each
-    result, and accepts no larger error.
-    """
+    another way: float64 on the CPU. Both return equally many tensors of the same shapes, at any time and any number of
+    times, without changing what is timed. Recreate the inputs of `reference` from the seed, to hold no memory for the
+    check. Compute it inside `reference.exactly()`: the check then accepts no larger error than rounding explains."""
 
     run: Callable[[], object]
     work: Work
     outputs: Callable[[], Tensors] | None = None
     reference: Callable[[], Tensors] | None = None
     copies: Callable[[], Pairs] | None = None  # (on the device, as made): must be equal to the last bit
-    job_steps: int = 0  # how many of these steps make the whole job; 0: there is no job, only steps
-    stages: tuple[Stage, ...] = ()  # what else the job does
+    job_steps: int = 0  # of the whole job; 0: there is no job
+    stages: tuple[Stage, ...] = ()  # other parts of the job
     epochs: int = 0  # passes of the job over its data; 0: does not apply
     alone: Callable[[], object] | None = None  # the same step without the other ranks, from `Setting.alone`
     metrics: Callable[[], dict[str, float]] | None = None  # results of the steps so far: loss, accuracy, counts
-    notes: dict[str, str] = {}  # what was chosen while preparing and is no parameter, such as the kind of attention
+    notes: dict[str, str] = {}  # choices made while preparing, such as the kind of attention
 
 
 class Workload(ABC):
@@ -189,12 +187,12 @@ class Workload(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
     distributed: ClassVar[bool] = False  # can be run by several workers at once
     default_workers: ClassVar[int] = 1
-    options: ClassVar[tuple[CaseOption, ...]] = ()  # options that change how the same work is done
-    imports: ClassVar[tuple[str, ...]] = ()  # modules besides torch that take seconds to import; workers share them
+    options: ClassVar[tuple[CaseOption, ...]] = ()
+    imports: ClassVar[tuple[str, ...]] = ()  # slow modules besides torch, which workers share
 
     @classmethod
     def summary(cls) -> str:
-        """One line about it: the first of its module's docstring."""
+        """The first line of its module's docstring."""
         return (sys.modules[cls.__module__].__doc__ or "").strip().partition("\n")[0]
 
     def check(self, params: Any) -> None:
@@ -202,11 +200,11 @@ class Workload(ABC):
         del params
 
     def work(self, params: Any, setting: Setting) -> Work | None:
-        """The work of one step of all ranks, computed without torch; None if only `prepare` knows."""
+        """The work of one step of all ranks, without torch; None if only `prepare` knows."""
         return None
 
     def memory_bytes(self, params: Any, setting: Setting) -> float | None:
-        """The approximate peak memory of a step of one rank; None if it is too little to matter."""
+        """The approximate peak memory of a step of one rank; None if too little to matter."""
         return None
 
     @abstractmethod
@@ -217,8 +215,8 @@ class Workload(ABC):
 def size_stages(
     params: Any, setting: Setting, factor: int, smallest: int, step: Callable[[int], Callable[[], object]]
 ) -> tuple[Stage, ...]:
-    """The same step on fewer numbers, if all sizes are asked for: each a `factor`-th of the last, in multiples of the
-    smallest, down to it."""
+    """If all sizes are asked for, the same step on fewer numbers: each a `factor`-th of the last, in multiples of the
+    smallest."""
     stages, size = list[Stage](), params.size_bytes
     while params.sizes == "all" and size > smallest:
         size = max(size // factor // smallest, 1) * smallest

@@ -1,4 +1,4 @@
-"""Copies between host and device memory: what the link between them carries, pinned or pageable."""
+"""Copies between host and device memory: the bandwidth of the link between them, pinned or pageable."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -21,8 +21,8 @@ class Params(Struct, frozen=True):
 
 
 class Copy(Workload):
-    """One copy into memory that is there already. Both ends are made before, so nothing but the copy is timed. The
-    transfer setting changes nothing here. A CPU works in the host's own memory: there is no link to measure."""
+    """One copy between two buffers made before, so that nothing else is timed. The transfer setting changes nothing. A
+    CPU works in the host's own memory: there is no link to measure."""
 
     name = "copy"
     params = Params
@@ -35,10 +35,8 @@ class Copy(Workload):
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         if setting.device == "cpu":
-            raise UnsupportedError(
-                "copy measures the link between host and device, and a CPU works in the host's own memory",
-                "Choose an accelerator; for the speed of memory itself run tensor-add",
-            )
+            cause = "copy measures the link between host and device, and a CPU works in the host's own memory"
+            raise UnsupportedError(cause, "Choose an accelerator; for the speed of memory itself run tensor-add")
         return prepare_copy(params, setting)
 
 

@@ -1,4 +1,4 @@
-"""Loads batches of images and does nothing with them: how fast torch's data loader can feed a training."""
+"""Loads batches of images and does nothing with them: how fast torch's data loader can feed training."""
 
 from typing import Annotated, Literal
 
@@ -16,16 +16,16 @@ class Params(Struct, frozen=True):
     dataset: Literal["mnist", "cifar10"] = "mnist"
     batch: Annotated[int, Meta(ge=1, le=50_000)] = 64
     images: Annotated[int, Meta(ge=1, le=50_000)] = 50_000  # in an epoch
-    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: the asking one itself
+    loader_workers: Annotated[int, Meta(ge=0, le=64)] = 2  # processes; 0: none
 
 
 class Dataloader(Workload):
-    """A step asks for one shuffled batch and copies it to the device; every image is normalised by itself. Loading
-    processes work ahead, so that consecutive steps show how many images a second all of them can make."""
+    """A step takes one shuffled batch and copies it to the device; every image is normalised by itself. Loading
+    processes work ahead, so that consecutive steps show how many images per second all of them can make."""
 
     name = "dataloader"
     params = Params
-    dtypes = ("float32", "bfloat16", "float16")  # images are made in float32: as float64 they hold no more
+    dtypes = ("float32", "bfloat16", "float16")  # images are made in float32
     tiny = Params(batch=2, images=12, loader_workers=0)
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -44,14 +44,11 @@ class Dataloader(Workload):
         order = torch.randperm(params.images, generator=setting.generator())
         few = [int(index) for index in order[: min(2, params.batch)]]
 
-        def load() -> torch.Tensor:
-            return setting.drain(setting.place(feed.take()[0]))
-
         def reference() -> Tensors:
             return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)
 
         return Step(
-            load,
+            lambda: setting.drain(setting.place(feed.take()[0])),
             self.work(params, setting),
             outputs=lambda: (setting.place(Batches(data, params.batch, setting, order=few).take()[0]),),
             reference=reference,

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from torchmark.workloads.images import Images
 
-_PASS = 1000  # images that are classified at once to find the accuracy
+_PASS = 1000  # images classified at once to find the accuracy
 
 
 class MnistParams(Struct, frozen=True):
     batch: Annotated[int, Meta(ge=1, le=60_000)] = 64  # images in a step of one worker
-    images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000  # in an epoch of all
+    images: Annotated[int, Meta(ge=1, le=60_000)] = 60_000  # in an epoch of all workers
     loader_workers: Annotated[int, Meta(ge=0, le=64)] = 0  # processes of each worker; 0: none
 
 
@@ -35,7 +35,7 @@ class Recipe(Struct, frozen=True):
     epochs: int
     tests: int  # passes over the test set in the whole job; 0: the network does not learn to classify
     dataset: str = "mnist"
-    normal: tuple[float, float] = (0.1307, 0.3081)  # mean and deviation that images are normalised with
+    normal: tuple[float, float] = (0.1307, 0.3081)  # mean and deviation of pixels
     test_batch: int = 1000  # 0: that of the training
     reads_loss: bool = False  # in every step, on the host
 
@@ -47,18 +47,23 @@ class ImageTraining(ModelWorkload):
     params: ClassVar[type[Struct]] = MnistParams
     tiny: ClassVar[Struct] = MnistParams(batch=2, images=12)
     recipe: ClassVar[Recipe]
-    products: ClassVar[tuple[int, ...]]  # of one image in each layer: places in the output × weights behind each
+    products: ClassVar[tuple[int, ...]]  # of one image in each layer: outputs × weights behind each
     parameters: ClassVar[int]
     pixels: ClassVar[int] = 28 * 28  # numbers in an image
 
     @abstractmethod
     def layers(self, nn: Any) -> list[torch.nn.Module]:
-        """With random weights, from torch's own modules."""
+        """With random weights, from `torch.nn`."""
 
     def network(self) -> torch.nn.Module:
         from torch import nn
 
         return nn.Sequential(*self.layers(nn))
+
+    def images(self, params: Any, setting: Setting) -> Images:
+        from torchmark.workloads.images import load_images
+
+        return load_images(self.recipe.dataset, setting.data, params.images)
 
     @staticmethod
     def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -66,13 +71,8 @@ class ImageTraining(ModelWorkload):
 
         return torch.nn.functional.cross_entropy(scores, labels)
 
-    def images(self, params: Any, setting: Setting) -> Images:
-        from torchmark.workloads.images import load_images
-
-        return load_images(self.recipe.dataset, setting.data, params.images)
-
     def cost(self, params: Any, training: bool) -> Cost:
-        """Weights and the momentum of their gradients are read and written."""
+        """Weights and their momentum are read and written."""
         batch, numbers = params.batch, 4 * self.parameters + params.batch * self.pixels
         return Cost(batch, "image", batch * sum(self.products), numbers, batch * self.products[0], integers=batch)
 
@@ -129,7 +129,7 @@ class ImageTraining(ModelWorkload):
 
 
 class Normalized:
-    """A data set for torch's loader: bytes become numbers one image at a time, as in published training scripts."""
+    """A data set for torch's loader: converts one image at a time, as in published training scripts."""
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor, mean: float, deviation: float) -> None:
         self._images, self._labels = images, labels
@@ -143,15 +143,15 @@ class Normalized:
 
 
 class Batches:
-    """Batches without end, one epoch after the other: shuffled, with a part for each rank, or in a given order. Loading
-    processes end with this object."""
+    """Endless batches, epoch after epoch: shuffled, with a part for each rank, or in a given order. Loading processes
+    end with this object."""
 
     def __init__(
         self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] | None = None
     ) -> None:
         from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-        # With a generator of its own: the loader draws from its one more or less often, depending on its processes.
+        # With a generator of its own: the number of processes changes how often the loader draws from its one.
         self._sampler: Any = RandomSampler(data, generator=setting.generator()) if order is None else order
         if order is None and setting.world_size > 1:
             self._sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
@@ -161,8 +161,7 @@ class Batches:
         self._left: Iterator[list[torch.Tensor]] = iter(())
 
     def take(self) -> list[torch.Tensor]:
-        batch = next(self._left, None)
-        if batch is None:
+        if (batch := next(self._left, None)) is None:
             self._epoch += 1
             if hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(self._epoch)
@@ -172,7 +171,7 @@ class Batches:
 
 
 def _end_with_parent(_: int) -> None:
-    """On Linux a signal ends a loading process together with its parent: torch's own watch takes seconds."""
+    """On Linux, end a loading process with its parent by a signal: torch's own watch takes seconds."""
     if sys.platform == "linux":
         import ctypes
 

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 
-Bytes = Any  # an array of integers: numpy's own types say more than is of use here
+Bytes = Any  # an array of integers
 Split = tuple[Bytes, Bytes]  # images and labels
 _CIFAR10_SHAPE = (3, 32, 32)
-_MOST_BYTES = 1 << 28  # no file of these sets is near that: a header that claims more is wrong
-_PLACES = ("", "MNIST/raw", "mnist", "cifar-10-batches-bin")  # where other programs put them in a folder
+_MOST_BYTES = 1 << 28  # far more than any file of these sets
+_PLACES = ("", "MNIST/raw", "mnist", "cifar-10-batches-bin")  # folders of other programs
 _MNIST_FILES = "four files of MNIST (train-images-idx3-ubyte, …, plain or .gz)"
 _CIFAR10_FILES = "unpacked binary version of CIFAR-10 (data_batch_1.bin … test_batch.bin, plain or .gz)"
-_BLOCK = 250  # images made at once: few enough to stay in the CPU's cache
-_ONE = 127  # a shape at full strength; two products of two such numbers add up to less than 16 bits hold
+_BLOCK = 250  # images made at once, which fit into the CPU's cache
+_ONE = 127  # a shape at full strength; the sum of two products of such numbers fits into 16 bits
 _POOL = 1 << 20
 
 
 class Images(Struct, frozen=True):
-    """A data set in memory: where it is from, bytes of [image, channel, row, column], and labels from 0 to 9."""
+    """A data set in memory: bytes of [image, channel, row, column], and labels from 0 to 9."""
 
-    source: str
+    source: str  # files or stand-in
     train_images: torch.Tensor
     train_labels: torch.Tensor
     test_images: torch.Tensor
@@ -47,8 +47,8 @@ class Images(Struct, frozen=True):
 
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
-    """The first `count` training images, and as many test images for them as the whole set has. `mnist` is 28 × 28 in
-    grey, `cifar10` 32 × 32 in colour. `data` is the folder with the real files, which must then be complete."""
+    """The first `count` training images, and the same share of the test images. `mnist` is 28 × 28 in grey, `cifar10`
+    32 × 32 in colour. `data` is the folder with the real files, which must then be complete."""
     import torch
 
     read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)
@@ -59,7 +59,7 @@ def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> I
     return Images("stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
 
 
-# The files: IDX (MNIST) and the binary version (CIFAR-10), plain or gzip. Nothing in them is trusted.
+# The files: IDX (MNIST) and binary (CIFAR-10), plain or gzip. Nothing in them is trusted.
 
 
 def _read_mnist(folder: str, train: bool) -> Split:
@@ -79,24 +79,22 @@ def _read_cifar10(folder: str, train: bool) -> Split:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The bytes of an IDX file, which must hold an array of this very shape."""
+    """The bytes of an IDX file, which must hold an array of this shape."""
     header = 4 + 4 * len(shape)
     content = _read(path, header + prod(shape))
-    if len(content) < header:
-        raise _wrong(path, f"ends after {len(content)} bytes")
+    _check_length(path, content[:header], header)
     magic = bytes((0, 0, 8, len(shape)))  # 8: bytes
     if content[:4] != magic:
         raise _wrong(path, f"begins with {content[:4].hex()} where an IDX file of this kind begins with {magic.hex()}")
-    said = tuple(int(length) for length in numpy.frombuffer(content[4:header], ">u4"))
-    if said != shape:
-        claimed, due = (" × ".join(map(str, each)) for each in (said, shape))
-        raise _wrong(path, f"says that it holds {claimed} bytes where {due} are due")
+    if (claimed := tuple(numpy.frombuffer(content[4:header], ">u4").tolist())) != shape:
+        found, due = (" × ".join(map(str, each)) for each in (claimed, shape))
+        raise _wrong(path, f"says that it holds {found} bytes where {due} are due")
     _check_length(path, content, header + prod(shape))
     return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape).copy()
 
 
 def read_cifar10_records(path: Path, count: int) -> Split:
-    """The images and labels of a file of CIFAR-10's binary version, which must hold this many."""
+    """The images and labels of a binary file of CIFAR-10, which must hold this many."""
     record = 1 + prod(_CIFAR10_SHAPE)
     content = _read(path, count * record)
     _check_length(path, content, count * record)
@@ -106,19 +104,18 @@ def read_cifar10_records(path: Path, count: int) -> Split:
 
 
 def _find(folder: str, files: str, *names: str) -> Path:
-    """The first of these files that is there, packed or not."""
+    """The first of these files that exists, packed or not."""
     fix = f"Put the {files} there, or leave --data out"
     if not Path(folder).is_dir():
         raise CaseError("what --data names is no folder", fix)
     for place, name, end in product(_PLACES, names, ("", ".gz")):
-        path = Path(folder, place, name + end)
-        if path.is_file():
+        if (path := Path(folder, place, name + end)).is_file():
             return path
     raise CaseError(f"the folder given with --data holds no file {names[0]}", fix)
 
 
 def _read(path: Path, expected: int) -> bytes:
-    """The file's content, unpacked, but never much more than is expected of it."""
+    """The file's content, unpacked, but at most a byte more than expected."""
     if expected > _MOST_BYTES:
         raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
     try:
@@ -145,35 +142,32 @@ def _checked_labels(labels: numpy.ndarray, path: Path) -> numpy.ndarray:
 
 
 def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
-    """Names the file, which is one of a data set, but not the folder: the message gets into run files."""
+    """Names the file but not its folder: the message gets into run files."""
     return CaseError(f"{path.name} {cause}", "Fetch it again, or leave --data out to use the stand-in", detail)
 
 
-# The synthetic images: the same bytes on every machine, with something to learn in them.
+# The synthetic images: the same bytes on every machine, with something to learn.
 
 
 class _Look(Struct, frozen=True):
-    """How the images of a set come about: a shape of their class, bent and moved, under another one and noise."""
+    """How to make images, by default of MNIST: a shape of their class, bent and moved, under another one and noise."""
 
-    size: int
-    channels: int
-    cells: int  # of the coarse grid that a shape is drawn on, along each side
-    shapes: int  # of each class, with nothing in common, so that the mean of a class says little about it
-    styles: int  # ways to bend a shape
-    bend: int  # how far a style departs from the shape, of 127
-    shift: int  # pixels that a shape may be moved by, in each direction
-    strength: tuple[int, int]  # of the shape, from and to, of 127
-    disguise: tuple[int, int]  # strength of the shape of another class that is laid over it
-    noise: int  # pixels are off by up to this much
-    level: int  # brightness of an empty image
-    gain: int  # times that a shape at full strength adds 127 to it
-    seed: int
+    size: int = 28
+    channels: int = 1
+    cells: int = 7  # on each side of the coarse grid of a shape
+    shapes: int = 2  # of each class, with nothing in common, so that the mean of a class says little about it
+    styles: int = 6  # ways to bend a shape
+    bend: int = 55  # how far a style departs from the shape, of 127
+    shift: int = 2  # pixels that a shape may be moved by, in each direction
+    strength: tuple[int, int] = (75, 127)  # of the shape, from and to, of 127
+    disguise: tuple[int, int] = (0, 45)  # strength of the other class's shape laid over it
+    noise: int = 50  # pixels are off by up to this much
+    level: int = -90  # brightness of an empty image
+    gain: int = 5  # a shape at full strength adds 127 times this
+    seed: int = 28
 
 
-_MNIST = _Look(
-    size=28, channels=1, cells=7, shapes=2, styles=6, bend=55, shift=2, strength=(75, 127), disguise=(0, 45), noise=50,
-    level=-90, gain=5, seed=28,
-)  # fmt: skip
+_MNIST = _Look()
 _CIFAR10 = _Look(
     size=32, channels=3, cells=6, shapes=3, styles=3, bend=80, shift=3, strength=(40, 127), disguise=(0, 90), noise=40,
     level=120, gain=1, seed=32,
@@ -183,7 +177,7 @@ _CIFAR10 = _Look(
 @lru_cache(maxsize=4)
 def _make(look: _Look, count: int, train: bool) -> Split:
     shapes, random = _shapes(look), numpy.random.RandomState(look.seed)
-    # Noise to take pieces from, with the brightness of an empty image already in it: [where it begins, pixel].
+    # Noise to take pieces from, with the brightness of an empty image in it: [where it begins, pixel].
     noise = look.level + _chance(random, -look.noise, look.noise + 1, _POOL).astype(numpy.int16)
     pool = numpy.lib.stride_tricks.sliding_window_view(noise, look.channels * look.size**2)
     images = numpy.empty((count, look.channels, look.size, look.size), numpy.uint8)
@@ -217,8 +211,7 @@ def _shapes(look: _Look) -> Bytes:
     own = _chance(random, -_ONE, _ONE + 1, (CLASSES, look.shapes, 1, *grid))
     bent = own + _chance(random, -look.bend, look.bend + 1, (CLASSES, look.shapes, look.styles, *grid))
     styles = numpy.clip(bent, -_ONE, _ONE).reshape(CLASSES, -1, *grid)
-    # The coarse grid is drawn out to all pixels, with straight lines between its points; in whole numbers, because
-    # those come out the same everywhere.
+    # Interpolate the coarse grid to all pixels in whole numbers, which come out the same everywhere.
     size, fine = look.size + 2 * look.shift, 16
     place = numpy.arange(size) * look.cells * fine // size
     weights = numpy.zeros((size, look.cells + 1), numpy.int64)
@@ -231,6 +224,5 @@ def _shapes(look: _Look) -> Bytes:
 
 
 def _chance(random: numpy.random.RandomState, low: int, end: int, shape: int | tuple[int, ...]) -> Bytes:
-    """Whole numbers from this old generator are the only ones that numpy promises never to change; of a width that is
-    not left to the platform."""
+    """Of this old generator numpy promises only whole numbers for ever; their width is not left to the platform."""
     return random.randint(low, end, shape, dtype=numpy.int64)

@@ -1,19 +1,19 @@
-"""One operator on one number: what it costs to hand the smallest piece of work to a device."""
+"""One operator on one number: the cost of giving a device the smallest piece of work."""
 
 from torchmark.records import Work
 from torchmark.workloads.contract import NoParams, Setting, Step, Workload
 
 
 class Launch(Workload):
-    """Resident, the result stays where it is: the cost of issuing. Per step, it is brought to the host every time, and
-    the next one waits for that: the whole way there and back."""
+    """Resident, the result stays on the device: the cost of issuing. Per step, it is copied to the host and the next
+    step waits for it: the whole round trip."""
 
     name = "launch"
     params = NoParams
     tiny = NoParams()
 
     def work(self, params: NoParams, setting: Setting) -> Work:
-        return Work(items=1, unit="operator")  # of an addition and twelve bytes, a share of the best means nothing
+        return Work(items=1, unit="operator")  # a share of peak means nothing for one addition
 
     def prepare(self, params: NoParams, setting: Setting) -> Step:
         import torch

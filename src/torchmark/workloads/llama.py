@@ -12,22 +12,22 @@ Size = Literal["tiny", "5m", "30m", "125m", "350m", "1b"]
 
 
 class Shape(Struct, frozen=True):
-    """What a decoder is made of, as transformers calls it; every head is hidden size / attention heads wide."""
+    """Sizes of a decoder, named as in transformers; every head is hidden size / attention heads wide."""
 
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
-    num_key_value_heads: int  # each of them is used by several of the former where it is fewer
+    num_key_value_heads: int  # if fewer, each serves several attention heads
     intermediate_size: int
     vocab_size: int
 
     @property
-    def cached(self) -> int:  # numbers for every token: its keys and values in all layers
+    def cached(self) -> int:  # keys and values of a token in all layers
         width = self.hidden_size // self.num_attention_heads
         return 2 * self.num_hidden_layers * self.num_key_value_heads * width
 
     @property
-    def products(self) -> int:  # weights that every token is multiplied by, on the way through all layers
+    def products(self) -> int:  # weights that every token is multiplied by in all layers
         of_layer = 2 * self.hidden_size + 3 * self.intermediate_size
         return self.hidden_size * (self.num_hidden_layers * of_layer + self.cached)
 
@@ -36,14 +36,14 @@ class Shape(Struct, frozen=True):
         return self.products + (2 * self.vocab_size + 2 * self.num_hidden_layers + 1) * self.hidden_size
 
     def step_products(self, rows: int, tokens: int, before: int) -> int:
-        """Multiplications for so many new tokens in each row after `before` others: each is multiplied by all weights
-        and attends to itself and those before it, and only the last one is turned into the next token."""
+        """Multiplications for that many new tokens in each row after `before` others. Each attends to itself and those
+        before it, and only the last one is turned into the next token."""
         pairs = tokens * before + tokens * (tokens + 1) // 2
         attention = 2 * self.num_hidden_layers * self.hidden_size * pairs
         return rows * (tokens * self.products + attention + self.hidden_size * self.vocab_size)
 
     def weights_read(self, tokens: int) -> int:
-        """Numbers of all weights; of the table of tokens only the rows in use."""
+        """All weights, but of the table of tokens only the rows in use."""
         return self.parameters - max(self.vocab_size - tokens, 0) * self.hidden_size
 
 
@@ -58,8 +58,6 @@ SHAPES = {
 
 
 class LlamaWorkload(ModelWorkload):
-    """What reading a prompt and writing after it have in common."""
-
     modes = ("infer",)
     imports = ("transformers.models.llama.modeling_llama",)
     dtypes = ("float32", "bfloat16", "float16")
@@ -68,7 +66,6 @@ class LlamaWorkload(ModelWorkload):
 
 
 def make(shape: Shape) -> Any:
-    """The model of transformers for this shape."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     fixed: dict[str, Any] = {"max_position_embeddings": 1_048_576, "rms_norm_eps": 1e-6, "attn_implementation": "sdpa"}

@@ -16,18 +16,16 @@ class Params(Struct, frozen=True):
 
 
 class LlmDecode(llama.LlamaWorkload):
-    """One step gives every text one more token, from the keys and values that are kept of those before it. Every step
-    is the same one, after `context` tokens: what it adds to the kept ones is dropped when the next step begins, so that
-    the time does not depend on how many steps were measured. Weights, keys and values are random numbers of the usual
-    size."""
+    """One step gives every text one more token, from the keys and values kept of those before it. Every step follows
+    the same `context` tokens: what it adds is dropped when the next one begins, so that its time does not depend on the
+    number of steps. Weights, keys and values are random numbers of the usual size."""
 
     name = "llm-decode"
     params = Params
     tiny = Params(size="tiny", batch=2, context=12)
 
     def cost(self, params: Params, training: bool) -> Cost:
-        """What is kept of the earlier tokens is read, and of the new one written; one layer of it is in memory twice
-        while it grows."""
+        """Keys and values are read of earlier tokens, written of the new one, and in memory twice while they grow."""
         shape, rows = llama.SHAPES[params.size], params.batch
         kept = rows * (params.context + 1) * shape.cached
         products, numbers = shape.step_products(rows, 1, params.context), shape.weights_read(rows) + kept
@@ -41,8 +39,7 @@ class LlmDecode(llama.LlamaWorkload):
         def call(model: Any, given: Any) -> Any:
             if isinstance(given, dict):
                 return model(input_ids=given["ids"], past_key_values=_make_cache(given["kept"]), use_cache=True)
-            # Back to what it held at first. Growing, it makes new tensors and leaves the old ones alone, so nothing is
-            # copied: two names for each layer, some microseconds in all.
+            # Reset it, in some microseconds: it grows into new tensors and leaves the old ones alone.
             for layer, keys, values in first:
                 layer.keys, layer.values = keys, values
             return model(input_ids=given, past_key_values=cache, use_cache=True)
@@ -66,14 +63,11 @@ def _kept(params: Params, setting: Setting) -> Any:
     """Keys and values of the earlier tokens in each layer."""
     import torch
 
-    shape, generator = llama.SHAPES[params.size], setting.generator()
+    shape, options = llama.SHAPES[params.size], dict[str, Any](generator=setting.generator(), dtype=torch.float32)
     width = shape.hidden_size // shape.num_attention_heads
     size = (params.batch, shape.num_key_value_heads, params.context, width)
-
-    def draw() -> torch.Tensor:
-        return torch.randn(size, generator=generator, dtype=torch.float32).to(setting.torch_dtype)
-
-    return [(draw(), draw()) for _ in range(shape.num_hidden_layers)]
+    layers = range(shape.num_hidden_layers)
+    return [[torch.randn(size, **options).to(setting.torch_dtype) for _ in ("keys", "values")] for _ in layers]
 
 
 def _make_cache(kept: Any) -> Any:

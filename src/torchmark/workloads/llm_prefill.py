@@ -18,9 +18,9 @@ class Params(Struct, frozen=True):
 
 
 class LlmPrefill(llama.LlamaWorkload):
-    """One step reads the whole prompt, keeps the keys and values of every token, and picks the token that follows. The
-    step's time is the time to the first token. Weights are random numbers of the usual size; the model is what
-    transformers builds from a configuration, with the attention that it picks."""
+    """One step reads the whole prompt, keeps the keys and values of every token, and picks the next token: its time is
+    the time to the first token. Weights are random numbers of the usual size; transformers builds the model from a
+    configuration, with the attention that it picks."""
 
     name = "llm-prefill"
     params = Params
@@ -38,8 +38,7 @@ class LlmPrefill(llama.LlamaWorkload):
         shape = llama.SHAPES[params.size]
 
         def look(run: Any, ids: Any) -> Tensors:
-            """What follows a short prompt, and keys and values of the whole one's first tokens: later ones do not
-            change them."""
+            """What follows a short prompt, and keys and values of the whole one's first tokens."""
             last = run(ids).past_key_values.layers[-1]
             return (run(ids[_CHECKED]).logits[:, -1], *(each[:2, :, :8] for each in (last.keys, last.values)))
 

@@ -19,7 +19,7 @@ class Params(Struct, frozen=True):
 
 class Lstm(ModelWorkload):
     """1024 inputs and 512 units in each layer; the input is uniform in [0, 1), batch first. `infer` is the forward pass
-    in inference mode. `train` is forward, mean squared error against targets in [1, 2), backward and one step of plain
+    in inference mode. `train` is forward, mean squared error against targets in [1, 2), backward and a step of plain
     SGD. float16 is not offered: its gradients would underflow."""
 
     name = "lstm"
@@ -38,14 +38,13 @@ class Lstm(ModelWorkload):
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch
-        from torch import nn
 
         return Model(
-            module=nn.LSTM(_INPUTS, _WIDTH, params.layers, batch_first=True),
+            module=torch.nn.LSTM(_INPUTS, _WIDTH, params.layers, batch_first=True),
             inputs=torch.rand(params.batch, params.sequence, _INPUTS),
             targets=1 + torch.rand(params.batch, params.sequence, _WIDTH),
             result=lambda answer: answer[0],
-            loss=lambda answer, _, targets: nn.functional.mse_loss(answer[0], targets),
+            loss=lambda answer, _, targets: torch.nn.functional.mse_loss(answer[0], targets),
             optimizer=OptimizerSpec("SGD", 0.1),
             few=lambda rows, targets: (rows[_CHECKED].contiguous(), targets[_CHECKED].contiguous()),
             look=lambda run, rows: (run(rows)[0][_CHECKED],),

@@ -1,4 +1,4 @@
-"""One product of matrices: what the machine's arithmetic can do, for each dtype."""
+"""One product of matrices: the machine's arithmetic throughput, for each dtype."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ class Params(Struct, frozen=True):
 
 
 class Matmul(Workload):
-    """Dense random operands; the result goes into memory that is there already, so nothing but the product is timed."""
+    """Dense random operands; the result goes into existing memory, so that only the product is timed."""
 
     name = "matmul"
     params = Params
@@ -48,7 +48,7 @@ class Matmul(Workload):
             return setting.drain(multiply(left(), right()))
 
         def reference() -> Tensors:
-            """By numpy, a few columns at a time, so that a large operand is never there in float64 as a whole."""
+            """By numpy, a few columns at a time, so that no large operand is in memory in float64 as a whole."""
             one, other = (operand[0] for operand in operands())
             rows = one[:_CHECKED_ROWS].double().numpy()
             parts = [rows @ part.double().numpy() for part in torch.split(other, _COLUMNS_AT_ONCE, dim=1)]

@@ -17,9 +17,8 @@ class Params(Struct, frozen=True):
 
 class Mlp(ModelWorkload):
     """1024 → 512 → 512 → 512 → outputs with tanh between; the input is uniform in [0, 1). `infer` is the forward pass
-    in inference mode. `train` is forward, mean squared error against targets in [1, 2), backward and one step of plain
-    SGD; float16 scales the loss by a power of two, or its gradients would underflow. (With targets that far from the
-    first outputs nothing cancels, so that even short formats can be checked.)"""
+    in inference mode. `train` is forward, mean squared error against targets in [1, 2), where nothing cancels even in
+    short formats, backward and a step of plain SGD; float16 scales the loss, or its gradients would underflow."""
 
     name = "mlp"
     params = Params
@@ -35,9 +34,9 @@ class Mlp(ModelWorkload):
 
     def build(self, params: Params, setting: Setting) -> Model:
         import torch
-        from torch import nn
 
-        layers = [part for edge in pairwise((*_WIDTHS, params.outputs)) for part in (nn.Linear(*edge), nn.Tanh())]
+        nn, edges = torch.nn, pairwise((*_WIDTHS, params.outputs))
+        layers = [part for edge in edges for part in (nn.Linear(*edge), nn.Tanh())]
         return Model(
             module=nn.Sequential(*layers[:-1]),
             inputs=torch.rand(params.batch, _WIDTHS[0]),

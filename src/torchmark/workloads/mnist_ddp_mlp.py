@@ -6,9 +6,9 @@ from torchmark.workloads.image_training import ImageTraining, Recipe
 
 
 class MnistDdpMlp(ImageTraining):
-    """784 → 256 → 10 with ReLU between; cross entropy, SGD with rate 0.01 and momentum 0.5. Each worker has its own
-    part of the images, and its own pass over the whole test set after every epoch. More workers make fewer steps of an
-    epoch, not smaller ones."""
+    """784 → 256 → 10 with ReLU between; cross entropy, SGD with rate 0.01 and momentum 0.5. Each worker has its part of
+    the images, and passes over the whole test set after every epoch. More workers make an epoch's steps fewer, not
+    smaller."""
 
     name = "mnist-ddp-mlp"
     default_workers = 4

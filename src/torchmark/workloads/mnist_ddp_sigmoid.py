@@ -9,8 +9,8 @@ _LEAST = 1e-12  # the smallest probability whose logarithm is taken
 
 class MnistDdpSigmoid(ImageTraining):
     """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001. The loss is the formula of
-    binary cross entropy, given digits from 0 to 9 instead of probabilities: the network cannot learn to distinguish
-    them, and only the cost of its steps and its loss are of interest."""
+    binary cross entropy, given digits instead of probabilities: the network cannot learn to distinguish them, and only
+    the cost of its steps and its loss are of interest."""
 
     name = "mnist-ddp-sigmoid"
     default_workers = 2
@@ -24,8 +24,7 @@ class MnistDdpSigmoid(ImageTraining):
 
     @staticmethod
     def loss(scores: Any, labels: Any) -> Any:
-        """Written out, because torch's own refuses labels that are no probabilities. Its terms nearly cancel, so it
-        needs at least float32."""
+        """torch's own refuses labels that are no probabilities. Terms nearly cancel: it needs at least float32."""
         probabilities = scores.float() if scores.element_size() < 4 else scores
         target = labels.to(probabilities.dtype).unsqueeze(1)
         yes, no = probabilities.clamp_min(_LEAST).log(), (1 - probabilities).clamp_min(_LEAST).log()

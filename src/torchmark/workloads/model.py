@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "Model", "ModelWorkload", "OptimizerSpec", "guessing"]
 
-COUNTING = "torch._dynamo.utils"  # what takes a second to import when FLOPs are counted
+COUNTING = "torch._dynamo.utils"  # counting FLOPs imports it, which takes a second
 _SPREAD = 3.0  # how much random weights may add to the loss of guessing
-_CHECKED_MATRICES = 8  # the last ones: the gradients of all matrices of a large model would take too long
-_ALIKE = 1e-5  # relative difference of two exact computations of the same: parts of a model may insist on float32
+_CHECKED_MATRICES = 8  # the last ones, as the gradients of all would take too long in a large model
+_ALIKE = 1e-5  # relative difference of two exact computations: parts of a model may insist on float32
 _HALF_RANGE = 1024.0  # the largest gradient of a weight in a check in float16, clear of its smallest numbers
 
 
@@ -39,29 +39,29 @@ class OptimizerSpec(Struct, frozen=True):
     momentum: float = 0.0
 
     def make(self, weights: Iterable[torch.Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
-        """The optimizer, for gradients that are multiplied by `scale`."""
+        """The optimizer, for gradients multiplied by `scale`."""
         from torch import optim
 
         options = {"lr": self.rate / scale, "momentum": self.momentum} if self.kind == "SGD" else {"lr": self.rate}
         return getattr(optim, self.kind)(weights, **options)  # type: ignore[no-any-return]
 
     def first_move(self, gradient: torch.Tensor) -> torch.Tensor:
-        """How far a weight of zero moves in a first step: no decay, no momentum, and Adam knows this gradient only."""
+        """How far a weight of zero moves in a first step, which no decay, momentum or earlier gradient changes."""
         return -self.rate * (gradient if self.kind == "SGD" else gradient / (gradient.abs() + 1e-8))
 
 
 class Model(Struct, frozen=True):
-    """A model with its inputs on the host, the same for the same seed. Inputs and targets are tensors or any nesting of
-    tuples and dictionaries of them. The model is called with a tuple as its arguments, with a dictionary as its keyword
-    arguments (integer keys: positional), with a tensor alone."""
+    """A model with its inputs on the host, the same for the same seed. Inputs and targets are tensors, or tuples and
+    dictionaries of them, nested at will. A tuple becomes the model's arguments, a dictionary its keyword arguments
+    (integer keys: positional ones)."""
 
     module: nn.Module
     inputs: Any
-    loss: Callable[[Any, Any, Any], torch.Tensor] | None = None  # of the answer, inputs, targets; None: `usual_loss`
+    loss: Callable[[Any, Any, Any], torch.Tensor] | None = None  # of answer, inputs, targets; default: `usual_loss`
     optimizer: OptimizerSpec = OptimizerSpec()
     targets: Any = None
-    result: Callable[[Any], Any] = lambda answer: answer  # of the model's answer: what an inference step returns
-    call: Callable[[Callable[..., Any], Any], Any] | None = None  # of the model and inputs, if it is no plain call
+    result: Callable[[Any], Any] = lambda answer: answer  # the part of the answer that an inference step returns
+    call: Callable[[Callable[..., Any], Any], Any] | None = None  # how to call the model with inputs
     feed: Callable[[], Any] | None = None  # inputs and targets of each step on the host; default: always the same
     few: Callable[[Any, Any], tuple[Any, Any]] | None = None  # inputs and targets of the check; default: two rows
     look: Callable[[Callable[[Any], Any], Any], Tensors] | None = None  # what to check, given `call` and inputs
@@ -75,7 +75,7 @@ class Model(Struct, frozen=True):
     stages: Callable[[Callable[..., Any]], tuple[Stage, ...]] = lambda _: ()
 
     def caller(self) -> Callable[[Callable[..., Any], Any], Any]:
-        """How to call the model with inputs, decided once."""
+        """`call`, or the plain call for this kind of inputs."""
         if self.call:
             return self.call
         if isinstance(self.inputs, tuple | list):
@@ -83,20 +83,20 @@ class Model(Struct, frozen=True):
         if not isinstance(self.inputs, Mapping):
             return lambda forward, given: forward(given)
         names = [name for name in self.inputs if isinstance(name, str)]
-        if len(names) == len(self.inputs):
-            return lambda forward, given: forward(**given)
         places = [name for name in self.inputs if name not in names]
+        if not places:
+            return lambda forward, given: forward(**given)
         return lambda forward, given: forward(*map(given.get, places), **{name: given[name] for name in names})
 
 
 class Cost(Struct, frozen=True):
-    """The cost of a step, by arithmetic alone: a plan must know it before torch is imported."""
+    """The cost of a step, by arithmetic alone, as a plan must know it before torch is imported."""
 
     items: int
     unit: str
     products: int  # multiplications of a forward pass
     numbers: int  # read or written: weights and what the optimizer keeps, inputs, outputs
-    products_at_input: int = 0  # those of layers that read the input, whose gradient is not computed
+    products_at_input: int = 0  # of layers that read the input, whose gradient is not computed
     integers: int = 0  # of eight bytes each, in addition to numbers
     memory: float = 0.0  # numbers in memory at the peak; 0: too few to matter
 
@@ -107,12 +107,12 @@ def guessing(classes: int) -> tuple[float, float]:
 
 
 def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
-    """The model's own loss if it returns one, else the mean squared difference of what it returns from numbers between
-    1 and 2. They differ because the squares alone do not change behind a normalisation: there would be no gradient."""
+    """The model's own loss if it returns one, else the mean squared difference of its answer from numbers between 1
+    and 2. They differ, as behind a normalisation equal ones would give no gradient."""
     import torch
 
     if (own := getattr(answer, "loss", None)) is not None:
-        return own  # type: ignore[no-any-return]  # a model's own answer
+        return own  # type: ignore[no-any-return]
     squares = []
     for tensor in tensors_of(answer):
         goal = torch.linspace(1, 2, tensor.shape[-1] if tensor.dim() else 1, dtype=tensor.dtype, device=tensor.device)
@@ -128,8 +128,8 @@ class ModelWorkload(Workload):
     modes: ClassVar[tuple[str, ...]] = ("infer", "train")
     distributed = True
     usual_gradients: ClassVar[str] = "inference-mode"
-    rows_are_independent: ClassVar[bool] = True  # two rows come out the same without the others; False: find out
-    filled: ClassVar[bool] = False  # too large to draw every weight and to hold all of them in float64
+    rows_are_independent: ClassVar[bool] = True  # results of two rows do not depend on others; False: find out
+    filled: ClassVar[bool] = False  # too large to draw every weight and to hold all in float64
 
     @abstractmethod
     def build(self, params: Any, setting: Setting) -> Model:
@@ -141,8 +141,7 @@ class ModelWorkload(Workload):
 
     def work(self, params: Any, setting: Setting) -> Work | None:
         training = setting.mode == "train"
-        cost = self.cost(params, training)
-        if cost is None:
+        if (cost := self.cost(params, training)) is None:
             return None
         flops = 2 * (3 * cost.products - cost.products_at_input if training else cost.products)
         size = cost.numbers * setting.item_bytes + 8 * cost.integers
@@ -154,13 +153,11 @@ class ModelWorkload(Workload):
 
     def made(self, params: Any, setting: Setting) -> Model:
         """The model and its inputs on the host, in the setting's dtype."""
+        with reference.without_drawing(setting.torch_dtype) if self.filled else setting.seeded():
+            model = self.build(params, setting)
         if self.filled:
-            with reference.without_drawing(setting.torch_dtype):
-                model = self.build(params, setting)
             reference.fill(model.module, setting)
         else:
-            with setting.seeded():
-                model = self.build(params, setting)
             model.module.to(setting.torch_dtype)
         inputs, targets = _in_dtype((model.inputs, model.targets), setting.torch_dtype)
         return replace(model, inputs=inputs, targets=targets)
@@ -181,11 +178,10 @@ class Inference:
         self.call, self.notes = model.caller(), dict(model.notes)
         self.dtype = torch.float64  # of the reference
         self.losses: list[torch.Tensor] = []  # of the first training step and the last one
-        few, training = (model.inputs, model.targets), setting.mode == "train"
-        if model.few:
-            few = model.few(*few)
-        elif workload.rows_are_independent or training:
-            few = _two_rows(few)
+        both, training = (model.inputs, model.targets), setting.mode == "train"
+        few = model.few(*both) if model.few else both
+        if not model.few and (workload.rows_are_independent or training):
+            few = _two_rows(both)
         self.inputs, self.targets = map_tensors(torch.clone, few)  # models may write into their inputs
         copies = reference.recorded(model.module)
         # Tables of a filled model keep their precision: bfloat16 would place far tokens wrongly.
@@ -195,13 +191,13 @@ class Inference:
         self.copies = lambda: before or copies()
         self.shared = setting.parallel(self.module) if training else self.module
         self.forward = setting.compiled(self.shared)
-        self.feed = _feeder(setting, (model.inputs, model.targets) if training else model.inputs, model.feed)
+        self.feed = _feeder(setting, both if training else model.inputs, model.feed)
 
     def step(self) -> Step:
         run, model = self.runner(), self.model
         return Step(
-            run=run,
-            work=self.work,
+            run,
+            self.work,
             outputs=lambda: self.outputs() if self.is_checked else (),
             reference=lambda: self.reference() if self.is_checked else (),
             copies=self.copies,
@@ -231,7 +227,7 @@ class Inference:
 
     @cached_property
     def is_checked(self) -> bool:
-        """False if the model draws at random, so that there is nothing to check. Finds the dtype of the reference."""
+        """False if the model draws at random, and cannot be checked. Finds the dtype of the reference."""
         import torch
 
         if self.workload.rows_are_independent:
@@ -246,7 +242,7 @@ class Inference:
             self.notes["reference"] = "float32, which the model insists on"
             first = self.computed(few)
         if not first:
-            raise UnsupportedError("the model returns no tensor of floating numbers", "Let it return what it computes")
+            raise UnsupportedError("the model returns no floating-point tensor", "Let it return what it computes")
         if not _alike(first, self.computed(few)):
             self.notes["numbers"] = "not checked: the model draws at random"
         return "numbers" not in self.notes
@@ -260,8 +256,7 @@ class Inference:
         def drain(given: Any) -> Any:
             if resident:
                 return given
-            many = not isinstance(given, torch.Tensor)
-            return [setting.drain(each) for each in leaves_of(given)] if many else setting.drain(given)
+            return setting.drain(given) if isinstance(given, torch.Tensor) else [*map(setting.drain, leaves_of(given))]
 
         def run() -> Any:
             with setting.without_gradients(usual):
@@ -270,7 +265,7 @@ class Inference:
         return run
 
     def outputs(self) -> Tensors:
-        """By the timed function, with the whole batch where the check does not replace it."""
+        """By the timed function, with the whole batch unless `look` replaces it."""
         with self.setting.without_gradients(self.workload.usual_gradients):
             found = self.looked_at(self.forward, self.feed())
         if self.model.look or not self.by_row or not row_count(self.model.inputs):
@@ -282,7 +277,7 @@ class Inference:
 
     @cached_property
     def by_row(self) -> bool:
-        """Whether rows do not depend on the others, so that two stand for all of them."""
+        """Whether rows do not depend on each other, so that two stand for all."""
         if self.workload.rows_are_independent:
             return True
         count = row_count(self.inputs)
@@ -295,7 +290,7 @@ class Inference:
 
 
 class Training(Inference):
-    """Clear the gradients, forward, loss, backward, change the weights."""
+    """Clear the gradients, forward, loss, backward, optimizer step."""
 
     def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
         import torch
@@ -306,7 +301,7 @@ class Training(Inference):
         if not any(weight.requires_grad for weight in model.module.parameters()):
             raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
         super().__init__(workload, params, setting, model)
-        # Norms without a batch to go by let values of later weights grow past all bounds: only the first are checked.
+        # A check runs norms without a batch, where values of later weights grow past all bounds: use the first weights.
         goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
         self.remake = cache(lambda: workload.made(params, setting).module) if goes_by_batches else None
         self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
@@ -332,14 +327,13 @@ class Training(Inference):
         return (self.model.loss or usual_loss)(self.call(forward, inputs), inputs, targets)
 
     def outputs(self) -> Tensors:
-        """Loss, gradients and movements by the timed functions, of a few rows. All ranks do this together."""
-        # The loss of a timed step itself, with its dropout and its norms by the batch, cannot be computed another way,
-        # but one far from guessing is wrong.
+        """Loss, gradients and movements by the timed functions, of a few rows, on all ranks together."""
+        # The loss of a timed step, with dropout and norms by the batch, has no reference, but must be near guessing.
         if self.losses and self.model.first_loss:
             (low, high), found = self.model.first_loss, float(self.losses[0])
             if not low < found < high:
                 bounds = f"of a model that has learned nothing it is between {low:.3g} and {high:.3g}"
-                fix = "Do not trust this device with this dtype in training before you know why"
+                fix = "Do not train in this dtype on this device before you know why"
                 raise WrongResultError(f"the loss of the first step was {found:.3g}; {bounds}", fix)
         setting, optimizer = self.setting, self.optimizer
         inputs, targets = map_tensors(setting.place, (self.inputs, self.targets))
@@ -347,9 +341,9 @@ class Training(Inference):
         with _steady(self.module, self.remake):
             loss = self.loss(self.forward, inputs, targets)
             checked = _checked_weights(self.module)
-            # Several ranks wait for one another's gradients of all weights.
+            # Ranks exchange gradients of all weights. They check the same rows with different factors, 1 on average,
+            # so that results are right only after an exchange.
             wanted = checked if setting.world_size == 1 else None
-            # As ranks check the same rows, with another factor on each, 1 on average: right only after an exchange.
             factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
             (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
             learned = [(weight, weight.grad) for weight in checked if weight.grad is not None]
@@ -363,12 +357,11 @@ class Training(Inference):
         return _summary(loss, gradients, [d / f**2 / self.scale for d, f in zip(descents, factors, strict=True)])
 
     def reference(self) -> Tensors:
-        """The same by the reference, with the optimizer's formula."""
         import torch
 
-        with self.exact(self.remake() if self.remake else self.module) as exact, _steady(exact, None):
+        with self.exact(self.remake() if self.remake else self.module) as exact:
             loss = self.loss(exact, *_in_dtype((self.inputs, self.targets), self.dtype))
-            found = torch.autograd.grad(loss, _checked_weights(exact), allow_unused=True)  # some may be for other tasks
+            found = torch.autograd.grad(loss, _checked_weights(exact), allow_unused=True)
             gradients = [each.double() for each in found if each is not None]
             return _summary(loss, gradients, [each * self.model.optimizer.first_move(each) for each in gradients])
 
@@ -380,9 +373,9 @@ def _checked_weights(model: nn.Module) -> list[Any]:
 
 
 def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
-    """Loss, lengths of the gradients, those of the last one's columns, and how far each weight's step lowers the loss.
-    No single elements: next to a kink, as of ReLU, rounding decides about a whole term, and where a gradient is nothing
-    but rounding, Adam moves the weight as far as any other."""
+    """Loss, lengths of the gradients and of the last one's columns, and how far each weight's step lowers the loss. No
+    single elements: rounding decides about whole terms next to the kink of a ReLU, and Adam moves a weight whose
+    gradient is only rounding as far as any other."""
     import torch
 
     lengths, depths = torch.stack([each.norm() for each in gradients]), torch.stack([each.sum() for each in descents])
@@ -390,8 +383,8 @@ def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tenso
 
 
 def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
-    """Gradient times movement of every weight in a first step of these optimizers, from zero, as a small movement of a
-    large weight is lost in rounding. Weights and the optimizers' state are restored."""
+    """Gradient times movement of every weight in a first step of these optimizers, from zero, where rounding loses no
+    small movement. Weights and the optimizers' state are restored."""
     kept = [weight.detach().clone() for weight in weights]
     known = [dict(optimizer.state) for optimizer in optimizers]
     for weight in weights:
@@ -409,7 +402,7 @@ def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequenc
 
 @contextmanager
 def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator[None]:
-    """Switch off dropout and norms by the batch, and load the weights of the start if it is given; restore all."""
+    """Switch off dropout and norms by the batch, load the weights that `start` makes, and restore all afterwards."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()] if start else []
@@ -449,17 +442,17 @@ def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Ca
     return lambda: tree_unflatten([each() for each in feeds], shape)
 
 
-def _two_rows(values: Any) -> Any:
-    return map_tensors(_ends, values) if row_count(values) else values
-
-
 def _ends(tensor: torch.Tensor) -> torch.Tensor:
     """The first row and the last, or the only one."""
     return tensor[:: max(len(tensor) - 1, 1)]
 
 
+def _two_rows(values: Any) -> Any:
+    return map_tensors(_ends, values) if row_count(values) else values
+
+
 def _in_dtype(values: Any, dtype: torch.dtype) -> Any:
-    """Copies of the tensors, in this dtype where they hold floating-point numbers."""
+    """Copies of the tensors, those of floating-point numbers in this dtype."""
     return map_tensors(lambda each: each.to(dtype if each.is_floating_point() else each.dtype, copy=True), values)
 
 
@@ -472,9 +465,8 @@ def _alike(first: Tensors, second: Tensors) -> bool:
 
 
 def count_work(model: Model, setting: Setting) -> Work:
-    """Rows, floating-point operations and bytes of one step of all workers, counted on tensors without memory."""
+    """The work of one step of all workers, counted on tensors without memory."""
     import torch
-    from torch import nn
 
     rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
 
@@ -490,23 +482,23 @@ def count_work(model: Model, setting: Setting) -> Work:
 
     try:
         flops = count_flops(step) or None
-    except Exception:  # a model may do anything, such as look at its numbers
+    except Exception:  # a model may look at its numbers
         flops = None
     integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
     # All weights are read, but of a table only the rows that are looked up, one for each integer input.
-    tables = {id(each.weight) for each in model.module.modules() if isinstance(each, nn.Embedding)}
-    tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, nn.Linear)}
+    tables = {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Embedding)}
+    tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Linear)}
     numbers = sum(
         min(integers, each.shape[0]) * each.shape[1] if id(each) in tables else each.numel()
         for each in model.module.parameters()
     )
-    # For each weight in training also its gradient and the two numbers that Adam keeps are read or written.
+    # In training also each weight's gradient and the two numbers that Adam keeps are read or written.
     numbers = numbers * (7 if training else 1) + sum(each.numel() for each in (*leaves_of(model.inputs), *outputs))
     return setting.of_all_ranks(Work(rows or 1, "sample" if rows else "step", flops, numbers * setting.item_bytes))
 
 
 def count_flops(step: Callable[[], object]) -> float:
-    """Count a step on meta tensors: on the CPU fused attention and LSTM hide their products."""
+    """Count a step, which needs meta tensors: on the CPU fused attention and LSTM hide their products."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
@@ -522,13 +514,13 @@ def map_tensors(change: Callable[[Any], Any], values: Any) -> Any:
 
 
 def row_count(inputs: Any) -> int:
-    """The size that all tensors begin with; 0 if they do not begin alike."""
+    """The first size of all tensors; 0 if they differ."""
     first = {tuple(tensor.shape[:1]) for tensor in leaves_of(inputs)}
     return next(iter(first))[0] if len(first) == 1 and first != {()} else 0
 
 
 def tensors_of(answer: object) -> list[torch.Tensor]:
-    """Every tensor of floating-point numbers in what a model returns, however it is wrapped."""
+    """Every floating-point tensor in what a model returns, however it is wrapped."""
     return [tensor for tensor in leaves_of(answer) if tensor.is_floating_point() and tensor.numel()]
 
 

@@ -1,4 +1,4 @@
-"""Does nothing: what is measured is the harness itself."""
+"""Does nothing: measures the harness itself."""
 
 from torchmark.records import Work
 from torchmark.workloads.contract import NoParams, Setting, Step, Workload
@@ -13,7 +13,7 @@ class Null(Workload):
     needs_torch = False
 
     def work(self, params: NoParams, setting: Setting) -> Work:
-        return Work(items=0, unit="step", flops=0, bytes=0)  # a rate of nothing would say nothing
+        return Work(items=0, unit="step", flops=0, bytes=0)  # no rate
 
     def prepare(self, params: NoParams, setting: Setting) -> Step:
         return Step(run=lambda: None, work=self.work(params, setting))

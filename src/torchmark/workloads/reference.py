@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 
     from torchmark.workloads.contract import Pairs, Setting, Tensors
 
-_BLOCK = 1_000_003  # a prime: no row of a matrix is as long as it or a part of it, so no two rows are alike
-_STRIDE = 104_729  # how much further into the block each next parameter begins
+_BLOCK = 1_000_003  # a prime, which no row's length divides, so that no two rows are alike
+_STRIDE = 104_729  # between the beginnings of two parameters in the block
 _DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "trunc_normal_"}
 # Operators that do not round.
 _MOVES = {"_to_copy", "clone", "copy_", "cat", "stack", "embedding", "index", "index_select", "gather", "relu"}
-_rounding: list[tuple[float, int]] = []  # how far off results are inside `exactly`, and a seed; empty: not at all
+_rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`, if it is active
 
 
 def recorded(*models: nn.Module) -> Callable[[], Pairs]:
-    """Pair what each weight and buffer of the models holds, whenever it is called, with what it holds now. Compared are
-    sums of the numbers' bit patterns: the same in any order on any device, and different if one bit has changed, so
-    that no second copy of the weights is needed."""
+    """Pair the contents of every weight and buffer, whenever called, with the present ones. Compared are sums of bit
+    patterns, which need no second copy of the weights: the same on any device, and different if one bit has changed."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,9 +40,8 @@ def recorded(*models: nn.Module) -> Callable[[], Pairs]:
 
 
 def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
-    """The same model with the same weights in float64 on the CPU; the original is unchanged. With `by_layer` each
-    layer's weights are there only while it runs, as many machines lack the memory for all of them: only for models
-    whose layers use no weights but their own."""
+    """The same model with the same weights in float64 on the CPU; the original is unchanged. With `by_layer`, to save
+    memory, each layer's weights exist only while it runs: for models whose layers use only their own weights."""
     import torch
 
     if not by_layer:
@@ -67,7 +65,7 @@ def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
 
 
 def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """The same model with other tensors. Each goes straight to its destination: a second copy might not fit."""
+    """The same model with other tensors, without a second copy, which might not fit."""
     import torch
 
     def changed(each: torch.Tensor) -> torch.Tensor:
@@ -80,14 +78,14 @@ def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    host = tensor.detach().cpu()  # first, as not every device has float64
+    host = tensor.detach().cpu()  # as not every device has float64
     return host.to(torch.float64 if host.is_floating_point() else host.dtype, copy=True)
 
 
 @contextmanager
 def exactly(dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Compute with torch's own kernels, without oneDNN and fused attention: their errors would be on both sides. What a
-    model creates by itself gets this dtype, float64 by default, too."""
+    """Compute without oneDNN and fused attention, whose errors would be on both sides. Tensors that a model creates get
+    this dtype, too, by default float64."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -111,7 +109,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def rounding_at(unit: float, seed: int) -> Iterator[None]:
-    """Within `exactly`, put every operator's results off by up to this share: as much as rounding may do."""
+    """Within `exactly`, change every operator's results by up to this share, as much as rounding may do."""
     _rounding.append((unit, seed))
     try:
         yield
@@ -136,7 +134,7 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
     class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch declares no types here
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return "torch._dynamo" in sys.modules  # skipping it would import it, which takes a second
+            return "torch._dynamo" in sys.modules  # importing it takes a second
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result, name = func(*args, **(kwargs or {})), func._schema.name.partition("::")[2]
@@ -150,8 +148,8 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
 
 @contextmanager
 def without_drawing(dtype: torch.dtype) -> Iterator[None]:
-    """Build models in this dtype whose weights hold nothing yet. What a model computes for itself, such as tables of
-    positions, is right and keeps the precision that it chose."""
+    """Build models in this dtype with uninitialised weights. What a model computes itself, such as tables of positions,
+    is right and keeps its precision."""
     from torch.nn import init
     from torch.overrides import TorchFunctionMode
 
@@ -162,7 +160,7 @@ def without_drawing(dtype: torch.dtype) -> Iterator[None]:
             return func(*args, **(kwargs or {}))
 
     truncated = init._no_grad_trunc_normal_
-    # It draws until every number is within its bounds, which never happens where nothing is drawn.
+    # It draws until every number is within its bounds: without drawing, for ever.
     init._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
     try:
         with _default_dtype(dtype), WithoutDrawing():
@@ -172,9 +170,8 @@ def without_drawing(dtype: torch.dtype) -> Iterator[None]:
 
 
 def fill(model: nn.Module, setting: Setting) -> nn.Module:
-    """Put weights into a model on the host, the same for the same seed, ready for inference. Matrices and kernels are
-    scaled by what they sum over, so that numbers of size 1 stay so; rows that are looked up have size 1; norms begin as
-    1 and biases as 0."""
+    """Put weights into a model on the host, the same for the same seed, for inference. Matrices and kernels are scaled
+    by what they sum over, so that numbers of size 1 stay so, as are rows that are looked up; norms are 1, biases 0."""
     import numpy
     import torch
 
@@ -188,8 +185,7 @@ def fill(model: nn.Module, setting: Setting) -> nn.Module:
         start, length = index * _STRIDE % _BLOCK, min(weight.numel(), _BLOCK)
         scale = 1.0 if id(weight) in looked_up else (weight.shape[0] / weight.numel()) ** 0.5
         piece = torch.from_numpy(twice[start : start + length] * numpy.float32(scale)).to(weight.dtype)
-        # By numpy, in one thread: memory is the limit, and thousands of short parallel copies on a busy machine take
-        # ten times as long.
+        # By numpy, in one thread: thousands of short parallel copies on a busy machine take ten times as long.
         source, target = (tensor.view(torch.uint8).numpy() for tensor in (piece, weight.view(-1).detach()))
         for begin in range(0, len(target), len(source)):
             part = target[begin : begin + len(source)]

@@ -21,7 +21,7 @@ class Params(Struct, frozen=True):
 
 class Resnet50(ModelWorkload):
     """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode. `train` is cross
-    entropy against random labels and a step of SGD with momentum; norms go by the batch then."""
+    entropy against random labels, with norms by the batch, and a step of SGD with momentum."""
 
     name = "resnet50"
     params = Params
@@ -49,7 +49,7 @@ class Resnet50(ModelWorkload):
 
 
 def _convolutions(image: int) -> Iterator[tuple[int, int]]:
-    """Of each convolution the weights behind one output, and the outputs for one image."""
+    """Of each convolution: the weights behind one output, and the outputs for one image."""
     pixels = -(-image // 2)
     yield 3 * 7**2, 64 * pixels**2
     pixels, inputs = -(-pixels // 2), 64

@@ -22,7 +22,7 @@ _PIXELS_PER_LATENT = 8
 _LATENT_SCALE = 0.18215
 _TRAINED_STEPS, _FIRST_BETA, _LAST_BETA = 1000, 0.00085, 0.012
 _CHECKED_LATENTS, _CHECKED_DECODED, _CHECKED_TOKENS = 8, 2, 8
-# Of one iteration of version 1.5 at 512 × 512, as `count_iteration` counts them.
+# Of one iteration of version 1.5 at 512 × 512, from `count_iteration`.
 _FLOPS_512, _VALUES_512 = 1_606_546_882_560, 859_672_004
 
 
@@ -40,21 +40,21 @@ class Shape(Struct, frozen=True):
     text: int  # width of the text encoder
     text_layers: int
     vocabulary: int
-    weights: int  # of text encoder and UNet
-    decoder_weights: int
+    weights: int = 0  # of text encoder and UNet
+    decoder_weights: int = 0
 
 
 SHAPES = {
     "v1.5": Shape((320, 640, 1280, 1280), (128, 256, 512, 512), 32, 768, 12, 49_408, 982_581_444, 83_653_863),
-    "tiny": Shape((32, 32, 64, 64), (16, 16, 32, 32), 8, 32, 2, 1000, 0, 0),
+    "tiny": Shape((32, 32, 64, 64), (16, 16, 32, 32), 8, 32, 2, 1000),
 }
 
 
 class StableDiffusion(Workload):
     """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
-    makes one iteration more than it is asked for steps. Steps go through the real timesteps, again and again. The job
-    is one image: text encoding, all iterations, decoding. Configurations are those of version 1.5, weights are random
-    numbers of the usual size. Compiling means the UNet."""
+    makes one iteration more than its number of steps. Steps repeat the real timesteps. The job is one image: text
+    encoding, all iterations, decoding. Configurations are those of version 1.5, weights are random numbers of the usual
+    size. Only the UNet is compiled."""
 
     name = "stable-diffusion"
     params = Params
@@ -64,13 +64,13 @@ class StableDiffusion(Workload):
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work | None:
-        """Counted once for the published size, so that its time can be estimated; else only `prepare` knows."""
+        """Known for the published size, so that its time can be estimated; else only `prepare` knows."""
         if (params.model, params.size) != ("v1.5", 512):
             return None
         return Work(items=1, unit="iteration", flops=_FLOPS_512, bytes=_VALUES_512 * setting.item_bytes)
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
-        """Weights, and for each pixel what the widest layers hold: those that decode, where they are there."""
+        """Weights, and for each pixel what the widest layers hold, which are those that decode."""
         shape = SHAPES[params.model]
         weights = shape.weights + (shape.decoder_weights if params.decode else 0)
         per_pixel = (10 if params.decode else 2) * shape.decoder[0]
@@ -93,9 +93,8 @@ class StableDiffusion(Workload):
             copies,
             job_steps=len(job.timesteps),
             stages=tuple(stages),
-            # Calls of the UNet in all iterations of an image, from those that were counted so far.
             metrics=lambda: {
-                "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),
+                "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),  # of an image
                 "parameters": float(sum(weight.numel() for weight in models["unet"].parameters())),
             },
             notes={"attention": "sdpa"},
@@ -103,7 +102,7 @@ class StableDiffusion(Workload):
 
 
 class _Job:
-    """The parts of an image's making on the device, and how far the denoising has come."""
+    """The models on the device, and how far the denoising has come."""
 
     def __init__(self, params: Params, setting: Setting, models: dict[str, Any]) -> None:
         import torch
@@ -112,12 +111,13 @@ class _Job:
         self._predict = setting.compiled(models["unet"])
         self._scheduler = make_scheduler(params)
         self.timesteps = [int(step) for step in self._scheduler.timesteps]
-        # Each is on the device beforehand, as looking one up there while the steps run would wait for the device.
+        # On the device beforehand, as a lookup there during the steps would wait for the device.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
-        self._noise = setting.place(draw_latents(params.size // _PIXELS_PER_LATENT, setting))
-        self.latents, self._done = self._noise, 0
-        self.calls = self.iterations = 0
-        # Begin and end with nothing between, and a prompt as long as it may be.
+        size = params.size // _PIXELS_PER_LATENT
+        self._noise = setting.place(_draw((1, _CHANNELS, size, size), setting))
+        self.latents = self._noise
+        self._done = self.calls = self.iterations = 0
+        # An empty prompt, and one of the greatest length.
         end = SHAPES[params.model].vocabulary - 1
         empty = torch.tensor([end - 1] + [end] * (_TOKENS - 1))
         words = torch.randint(end - 1, (_TOKENS - 2,), generator=setting.generator())
@@ -125,14 +125,14 @@ class _Job:
         self._embeddings = self.encode()
 
     def encode(self) -> torch.Tensor:
-        """The empty prompt and the prompt, one after the other as the usual pipeline does."""
+        """The empty prompt and the prompt, one after the other as in the usual pipeline."""
         import torch
 
         with torch.inference_mode():
             return torch.cat([self._models["text"](input_ids=ids).last_hidden_state for ids in self._ids.chunk(2)])
 
     def iterate(self) -> torch.Tensor:
-        """The next iteration; after the last one the next image begins."""
+        """The next iteration, after the last one of the next image."""
         with self._setting.without_gradients():
             if self._done == len(self.timesteps):
                 self._scheduler.set_timesteps(self._params.steps)
@@ -156,27 +156,24 @@ class _Job:
             return self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]  # type: ignore[no-any-return]
 
     def _few(self) -> Tensors:
-        """Small latents for the UNet, smaller ones to decode, and embeddings of two short prompts."""
-        import torch
-
-        size = (2, _CHECKED_TOKENS, SHAPES[self._params.model].text)
-        embeddings = torch.randn(size, generator=self._setting.generator())
-        return [*(draw_latents(size, self._setting) for size in (_CHECKED_LATENTS, _CHECKED_DECODED)), embeddings]
+        """Small latents for the UNet, smaller ones to decode, embeddings of two short prompts."""
+        latents = ((1, _CHANNELS, size, size) for size in (_CHECKED_LATENTS, _CHECKED_DECODED))
+        embeddings = (2, _CHECKED_TOKENS, SHAPES[self._params.model].text)
+        return [_draw(shape, self._setting) for shape in (*latents, embeddings)]
 
     def outputs(self) -> Tensors:
-        """What every part makes of a small input, and what the scheduler makes of an image's beginning."""
+        """Results of every part for a small input, and of the scheduler's first step."""
         latents, small, embeddings = map(self._setting.place, self._few())
         calls, first = self.calls, self.timesteps[0]
         with self._setting.without_gradients():
             text = self._models["text"](input_ids=self._ids[:, :_CHECKED_TOKENS]).last_hidden_state
             predicted = self._predict_noise(latents, 0, embeddings)
             moved = make_scheduler(self._params).step(_guided(predicted), first, latents, return_dict=False)[0]
-        self.calls = calls  # that of the check is part of no image
+        self.calls = calls  # without that of the check
         return (text, predicted, moved, *([self.decode(small)] if self._params.decode else []))
 
     def reference(self) -> Tensors:
-        """The same in float64, the scheduler's first step by another formula: to the image that the noise points at,
-        and back along it."""
+        """In float64, the scheduler's first step by another formula: to the image the noise points at, and back."""
         import torch
 
         latents, small, embeddings = (host.to(self._setting.torch_dtype).double() for host in self._few())
@@ -195,22 +192,21 @@ class _Job:
         return (text, predicted, moved, *decoded)
 
 
-def draw_latents(size: int, setting: Setting) -> torch.Tensor:
+def _draw(shape: tuple[int, ...], setting: Setting) -> torch.Tensor:
     import torch
 
-    return torch.randn(1, _CHANNELS, size, size, generator=setting.generator())
+    return torch.randn(shape, generator=setting.generator())
 
 
 def _guided(predicted: torch.Tensor) -> torch.Tensor:
-    """Away from the prediction for the empty prompt, past that for the prompt."""
+    """From the prediction for the empty prompt past that for the prompt."""
     empty, prompted = predicted.chunk(2)
     return empty + _GUIDANCE * (prompted - empty)
 
 
 @cache
 def count_iteration(params: Params) -> tuple[float, int]:
-    """FLOPs of the UNet, which is all that counts, and numbers: weights, prompts and latents read once, latents
-    written."""
+    """FLOPs of the UNet, and numbers: weights, prompts and latents read once, latents written."""
     import torch
 
     shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT

@@ -8,28 +8,22 @@ from torchmark.records import Work
 from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
 _CHECKED_ROWS = 16
-# Of each variant: tensors that must at least be read or written in a step, and additions per element.
-_AMOUNTS = {
-    "as-written": (6, 2),  # two are filled on the host; both and the sum so far are read, the sum is written
-    "as-run": (2, 1),  # one is read and written
-    "resident": (3, 1),  # two are read, one is written
-}
+# Of each variant: tensors that a step reads or writes, at least, and additions per element. `as-written` fills two on
+# the host, reads both and the sum so far, and writes the sum.
+_AMOUNTS = {"as-written": (6, 2), "as-run": (2, 1), "resident": (3, 1)}
 
 
 class Params(Struct, frozen=True):
     size: Count = 12288  # tensors are size × size
-    # The source of the published figures reads `as-written`, but ran `as-run`.
+    # The source code of the published figures is `as-written`, but ran `as-run`.
     variant: Literal["as-written", "as-run", "resident"] = "resident"
 
 
 class TensorAdd(Workload):
-    """`resident` adds two tensors into a third one, all on the device: the plain bandwidth probe.
-
-    `as-run` doubles one tensor in place: what a compiler had made of the published code. Its values are infinite
-    after some 127 doublings, as they were then; adding infinities takes as long as adding numbers does (it is
-    subnormal numbers that are slow on a CPU, and doubling leads away from them).
-    `as-written` fills two tensors on the host, moves them, adds them, and adds the sum to a running total.
-    """
+    """`resident` adds two tensors into a third one, all on the device: a plain bandwidth probe.
+    `as-run` doubles one tensor in place: what a compiler made of the published code. Its values are infinite after some
+    127 doublings, as they were then; that takes no longer than adding numbers, as only subnormal ones are slow.
+    `as-written` fills two tensors on the host, moves them, adds them, and adds the sum to a running total."""
 
     name = "tensor-add"
     params = Params
@@ -43,7 +37,7 @@ class TensorAdd(Workload):
         import torch
 
         shape, dtype, drain = (params.size, params.size), setting.torch_dtype, setting.drain
-        generator, state = setting.generator(), None  # what a step changes, so that a check must restore it
+        generator, state = setting.generator(), None  # the state is what steps change and a check restores
         # A tensor repeats one row, because drawing all its values would take seconds.
         rows = [torch.rand(params.size, generator=generator).to(dtype) for _ in range(2)]
         one, other = (row.double().numpy() for row in rows)
@@ -72,14 +66,14 @@ class TensorAdd(Workload):
                 return drain(accumulate(total, x.to(setting.device), y.to(setting.device)))
 
         def outputs() -> Tensors:
-            """What a step makes of known values in the first rows; they are restored afterwards."""
+            """The result of a step for known values in the first rows, which are restored afterwards."""
             if state is None:
                 return (run()[:_CHECKED_ROWS],)
             kept = state[:_CHECKED_ROWS].clone()
             state[:_CHECKED_ROWS] = rows[0]
-            result = run()[:_CHECKED_ROWS].clone()
+            found = run()[:_CHECKED_ROWS].clone()
             state[:_CHECKED_ROWS] = kept
-            return (result,)
+            return (found,)
 
         def reference() -> Tensors:
             return (torch.from_numpy(expected).expand(min(_CHECKED_ROWS, params.size), -1),)

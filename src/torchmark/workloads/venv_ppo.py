@@ -21,44 +21,42 @@ if TYPE_CHECKING:
     Network = Callable[[torch.Tensor], torch.Tensor]
 
 VENV_EPOCHS, POLICY_EPOCHS = 50, 20
-_GRAPHS = 2
+_GRAPHS, _PASSES = 2, 2
 _VALIDATIONS = 2  # each graph is rolled out on both halves of the records
-_PASSES = 2
 _HIDDEN_LAYERS = 4  # in a residual network these are blocks of two layers each
 _TRAJECTORIES, _TRANSITIONS = 100, 30  # and transitions in each of them
-_WINDOW = 10  # steps that are rolled out, and compared, at once
+_WINDOW = 10  # steps of a rollout
 _NOISE = 0.05
-_LOG_SPREAD_AT_ZERO = -1.0  # a head that says 0 means a spread of 0.37: the data lies within ±1
+_LOG_SPREAD_AT_ZERO = -1.0  # a head of 0 means a spread of 0.37, as the data lies within ±1
 _CLIP = 0.2
-_DISCOUNT, _TRACE = 0.99, 0.95  # the second is lambda of the generalised advantage estimate
+_DISCOUNT, _LAMBDA = 0.99, 0.95  # of the generalised advantage estimate
 _MATCHER_SHARE = 0.75
 _VENV_VALUE_WEIGHT, _POLICY_VALUE_WEIGHT = 0.5, 0.001
 _OPTIMIZER, _MATCHER_OPTIMIZER = OptimizerSpec("Adam", 4e-5), OptimizerSpec("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
-# How much less likely an action was when taken: some are clipped, and none is so near that rounding could decide.
+# How much less likely checked actions were when taken: some are clipped, none so narrowly that rounding could decide.
 _LESS_LIKELY = (-0.5, -0.1, 0.1, 0.5)
 
 
 class Params(Struct, frozen=True):
-    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024  # rows of the first stage's rollouts
-    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256  # and of the second one's
-    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100  # steps of the second one's
+    batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 1024  # rows of a rollout in the first stage
+    policy_batch: Annotated[int, Meta(ge=2, le=1_048_576)] = 256  # in the second one
+    horizon: Annotated[int, Meta(ge=2, le=10_000)] = 100  # steps of a rollout in the second one
     width: Annotated[int, Meta(ge=1, le=16_384)] = 256  # of all networks
     checks: bool = True  # whether the host reads after every step
 
 
 class VenvPpo(Workload):
-    """A clean-room job of the same computational shape as a commercial SDK's, not the same code: its times can be set
-    next to published ones of that SDK, but a ratio of the two would mean nothing.
+    """A clean-room job of the same computational shape as a commercial SDK's, not the same code: its times can be shown
+    next to published ones of that SDK, but their ratio means nothing.
 
     One step is one epoch of learning a virtual environment, for a training and a validation graph: a rollout of ten
     steps from recorded observations, one update of the matcher that separates recorded from rolled-out, two PPO passes
     over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them and then 20
-    policy epochs, in which one policy for each graph is learned by PPO inside its environment.
+    policy epochs, in which each graph learns a policy by PPO inside its environment.
 
-    With `checks` the host reads at every step of every rollout whether each tensor is finite. Numbers shorter than
-    float32 are not offered: a step of this learning rate would vanish in rounding and nothing would be learned.
-    """
+    With `checks` the host reads at every step of every rollout whether each tensor is finite. dtypes below float32 are
+    not offered: rounding would swallow the steps of this learning rate."""
 
     name = "venv-ppo"
     modes = ("train",)
@@ -88,10 +86,10 @@ class VenvPpo(Workload):
     def prepare(self, params: Params, setting: Setting) -> Step:
         job = _Job(params, setting)
         return Step(
-            run=job.learn_environment,
-            work=self.work(params, setting),
-            outputs=job.outputs,
-            reference=job.reference,
+            job.learn_environment,
+            self.work(params, setting),
+            job.outputs,
+            job.reference,
             copies=lambda: [(job.windows(), job.records()), *job.prints],
             job_steps=VENV_EPOCHS,
             stages=(Stage("policy epoch", POLICY_EPOCHS, job.learn_policies),),
@@ -100,14 +98,14 @@ class VenvPpo(Workload):
 
 
 class Columns(NamedTuple):
-    """Numbers within ±1 and one-hot categories. A network's head describes them as a distribution: each number by mean
-    and spread, each category by one weight for every choice."""
+    """Numbers within ±1 and one-hot categories. A network's head describes their distribution: each number by mean and
+    spread, each category by one weight for every choice."""
 
     numbers: int
-    categories: tuple[int, ...]
+    categories: tuple[int, ...]  # choices of each
 
     @property
-    def encoded(self) -> int:  # columns: one for a number, one for each choice of a category
+    def encoded(self) -> int:
         return self.numbers + sum(self.categories)
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
@@ -162,14 +160,14 @@ OBSERVATION, ACTION = Columns(4, (3, 3)), Columns(2, (3, 4))
 
 
 class Shape(NamedTuple):
-    """What goes into a network and comes out of it; the rest follows from its width."""
+    """The columns that a network reads and returns; the rest follows from its width."""
 
     inputs: int
     outputs: int
     residual: bool = False
 
     def layers(self, width: int) -> list[tuple[int, int]]:
-        """Inputs and outputs of every layer, those at the network's input first: of a residual one also the skip."""
+        """Inputs and outputs of every layer, first those at the network's input: in a residual one also the skip."""
         at_input, inside = (2, 2 * _HIDDEN_LAYERS - 1) if self.residual else (1, _HIDDEN_LAYERS - 1)
         return [*[(self.inputs, width)] * at_input, *[(width, width)] * inside, (width, self.outputs)]
 
@@ -208,12 +206,11 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
 
 
 def make_windows(generator: torch.Generator) -> torch.Tensor:
-    """Every run of ten transitions within a recorded trajectory of a made-up system and policy: half, window, step,
-    (observation, action, next observation). Halves are split by trajectory, so that no window of one is part of the
-    other."""
+    """Every run of ten transitions in the recorded trajectories of a made-up system and policy: half, window, step,
+    (observation, action, next observation). The halves share no trajectory."""
     import torch
 
-    def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linearly; the last row is the constant
+    def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linear; the last row is the constant
         return torch.randn(inputs + 1, columns.encoded, generator=generator) / math.sqrt(inputs)
 
     def react(columns: Columns, rows: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
@@ -234,7 +231,7 @@ def make_windows(generator: torch.Generator) -> torch.Tensor:
 
 
 class Rollout(NamedTuple):
-    """What was done and seen: step, row, columns."""
+    """Each is of step, row, columns."""
 
     observations: torch.Tensor
     action_heads: torch.Tensor
@@ -250,7 +247,7 @@ class Rollout(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """The timed functions of a graph's networks, and the rewards and losses that they learn by."""
+    """The timed functions of a graph's networks, with their rewards and losses."""
 
     policy: Network
     transition: Network
@@ -269,8 +266,7 @@ class Networks(NamedTuple):
         return _MATCHER_SHARE * likeness - (1 - _MATCHER_SHARE) * distance
 
     def judge(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """How much better than expected each step was (generalised advantage estimates, brought to mean 0 and spread
-        1), and the value that it should have had."""
+        """Generalised advantage estimates of each step, normalised, and the value that it should have had."""
         import torch
 
         with torch.no_grad():
@@ -278,15 +274,15 @@ class Networks(NamedTuple):
             surprise = rewards + _DISCOUNT * values[1:] - values[:-1]
             advantage, advantages = torch.zeros_like(surprise[0]), torch.empty_like(surprise)
             for step in reversed(range(len(surprise))):
-                advantage = surprise[step] + _DISCOUNT * _TRACE * advantage
+                advantage = surprise[step] + _DISCOUNT * _LAMBDA * advantage
                 advantages[step] = advantage
             return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
 
     def ppo_loss(
         self, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
     ) -> torch.Tensor:
-        """Of policy and value, and in the first stage of the transition, but inside the environment of how far the
-        policy has moved away."""
+        """Of policy and value; in the first stage also of the transition, and inside the environment of how far the
+        policy has moved."""
         import torch
 
         def clipped(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -297,15 +293,14 @@ class Networks(NamedTuple):
         acting = clipped(ACTION.log_prob(head, rollout.actions), rollout.action_log_probs)
         wrong = (self.value(rollout.observations).squeeze(-1) - returns).square().mean()
         if inside:
-            moved_away = ACTION.divergence(rollout.action_heads, head).mean()
-            return acting + moved_away + _POLICY_VALUE_WEIGHT * wrong
+            return acting + ACTION.divergence(rollout.action_heads, head).mean() + _POLICY_VALUE_WEIGHT * wrong
         moved = self.transition(torch.cat([rollout.observations, rollout.actions], dim=-1))
         followed = OBSERVATION.log_prob(moved, rollout.following)
         return acting + clipped(followed, rollout.following_log_probs) + _VENV_VALUE_WEIGHT * wrong
 
 
 class Simulator:
-    """Rollouts of one stage. It draws its own random numbers, so that the stages do not change each other's."""
+    """Rollouts of one stage, with random numbers of its own, so that the stages do not change each other's."""
 
     def __init__(self, setting: Setting, stage: int, checks: bool) -> None:
         import torch
@@ -319,18 +314,16 @@ class Simulator:
         return records[torch.randint(len(records), (count,), generator=self.generator, device=records.device)]
 
     def check(self, *tensors: torch.Tensor) -> None:
-        """Let the host read, if it is to, whether each tensor is finite."""
+        """Let the host read whether each tensor is finite, if `checks` are on."""
         for tensor in tensors if self.checks else ():
             self.reads += 1
             if not bool(tensor.isfinite().all()):
-                fix = "Try dtype float64, or another device"
-                raise WrongResultError("a rollout led to numbers that are not finite", fix)
+                raise WrongResultError("numbers of a rollout are not finite", "Try dtype float64, or another device")
 
     def roll_out(self, networks: Networks, start: torch.Tensor, steps: int) -> Rollout:
         import torch
 
-        seen: list[tuple[torch.Tensor, ...]] = []
-        observation = start
+        seen, observation = list[tuple[torch.Tensor, ...]](), start
         with torch.no_grad():
             for _ in range(steps):
                 head = networks.policy(observation)
@@ -355,24 +348,23 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor]
 class _Graph(NamedTuple):
     """What learns from one half of the records."""
 
-    networks: Networks  # of the environment
-    learner: Networks  # the same with another policy and value, which are learned inside the environment
+    networks: Networks
+    learner: Networks  # the same with another policy and value, which learn inside the environment
     optimizer: torch.optim.Optimizer
     matcher_optimizer: torch.optim.Optimizer
     policy_optimizer: torch.optim.Optimizer
 
 
 class _Job:
-    """Everything that lives as long as the job; `learn_environment` and `learn_policies` are its two kinds of step."""
+    """The state of the job, and its two kinds of step: `learn_environment` and `learn_policies`."""
 
     def __init__(self, params: Params, setting: Setting) -> None:
         self.params, self.setting = params, setting
         self.windows = setting.feed(self.records())
         modules, count = self._make_modules(), len(SHAPES)
         pairs = recorded(*modules)
-        self.modules = [*map(setting.place_model, modules)]
+        self.modules, self.graphs = [*map(setting.place_model, modules)], []
         self.prints = pairs()  # before the first step learns
-        self.graphs = []
         for index in range(_GRAPHS):
             ours = self.modules[count * index : count * (index + 1)]
             learners = self.modules[count * _GRAPHS + 2 * index :][:2]
@@ -387,20 +379,20 @@ class _Job:
         return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
 
     def _make_modules(self) -> list[nn.Module]:
-        """Those of both graphs, and then policy and value that each learns, on the host; the same for the same seed."""
+        """The networks of both graphs, and then the policy and value that each learns, on the host."""
         kinds = (*SHAPES, *SHAPES, "policy", "value", "policy", "value")
         with self.setting.seeded():
             return [make_network(kind, self.params.width).to(self.setting.torch_dtype) for kind in kinds]
 
     def learn_environment(self) -> torch.Tensor:
-        """One epoch of the first stage: how far both graphs' rollouts stay from the records of both halves."""
+        """One epoch of the first stage; returns how far both graphs' rollouts are from the records of both halves."""
         import torch
 
         self.venv.epochs += 1
         halves, errors = self.windows(), []
 
         def roll_out(networks: Networks, half: torch.Tensor) -> tuple[torch.Tensor, Rollout]:
-            """A batch of recorded windows, steps first, and a rollout from where they begin."""
+            """A batch of recorded windows, steps first, and a rollout from their beginnings."""
             real = self.venv.choose(half, self.params.batch).transpose(0, 1)
             return real, self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
 
@@ -420,7 +412,7 @@ class _Job:
         return self.setting.drain(torch.stack(errors))
 
     def learn_policies(self) -> torch.Tensor:
-        """One epoch of the second stage: the mean reward of each policy before it learned from it."""
+        """One epoch of the second stage; returns the mean reward of each policy before it learned from it."""
         import torch
 
         self.inside.epochs += 1
@@ -428,7 +420,6 @@ class _Job:
         for graph, half in zip(self.graphs, self.windows(), strict=True):
             start = self.inside.choose(half[:, 0, : OBSERVATION.encoded], self.params.policy_batch)
             rollout = self.inside.roll_out(graph.learner, start, self.params.horizon)
-            # For a high first column, at little effort.
             effort = rollout.actions[..., : ACTION.numbers].square().mean(dim=-1)
             rewards = rollout.following[..., 0] - 0.1 * effort
             judged = graph.learner.judge(rollout, rewards)
@@ -438,7 +429,7 @@ class _Job:
         return self.setting.drain(torch.stack(means))
 
     def outputs(self) -> Tensors:
-        """What the first graph makes of known rows from the first weights."""
+        """Results of the first graph for known rows, with the first weights."""
         import torch
 
         graph, weights = self.graphs[0], _weights_of(self.modules[: len(SHAPES)])
@@ -448,12 +439,11 @@ class _Job:
         results = _known_results(graph.networks, weights, rows.transpose(0, 1))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
-        optimizers = (graph.optimizer, graph.matcher_optimizer)
-        descents = [descent.sum() for descent in first_descents(optimizers, weights)]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
+        descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights)
+        for weight in weights:
+            weight.grad = None
         load_values(weights, kept)
-        return [*results, torch.stack(descents)]
+        return [*results, torch.stack([descent.sum() for descent in descents])]
 
     def reference(self) -> Tensors:
         import torch
@@ -468,8 +458,8 @@ class _Job:
             return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
     def metrics(self) -> dict[str, float]:
-        """The error is how far off the next observation is on average, predicted by each graph from recorded
-        observations and actions of the half that it did not learn from."""
+        """The error is the mean one of the next observation, predicted by each graph from recorded observations and
+        actions of the half that it did not learn from."""
         import torch
 
         size, errors = OBSERVATION.encoded, []
@@ -491,8 +481,8 @@ def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
 
 
 def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
-    """Heads, rewards, advantages, losses, and the gradients of the losses. `rows` are recorded windows, steps first.
-    They stand for a rollout; the same windows in the opposite order stand for the records that it is compared with."""
+    """Heads, rewards, advantages, losses, and the gradients of the losses. Recorded windows, steps first, stand for a
+    rollout; the same ones in the opposite order stand for the records that it is compared with."""
     import torch
 
     sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
@@ -509,8 +499,7 @@ def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.
         rewards = networks.imitation_reward(real, rows)
         judged = networks.judge(rollout, rewards)
         moved_away = ACTION.divergence(rollout.action_heads, head)
-    losses = [networks.matcher_loss(real, rows)]
-    losses += [networks.ppo_loss(rollout, *judged, inside) for inside in (False, True)]
-    # Only of their sum: every weight is part of it, and what is wrong in one of the losses is wrong in the sum.
+    losses = [networks.matcher_loss(real, rows), *(networks.ppo_loss(rollout, *judged, each) for each in (False, True))]
+    # Only of their sum, which holds every weight, and every error of one of the losses.
     gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
     return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

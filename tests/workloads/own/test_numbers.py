@@ -100,7 +100,7 @@ def test_what_cannot_be_checked_is_said(prepare: Prepare, models: Path) -> None:
         assert check_step(short, "float32") is not None
         assert short.notes["reference"].startswith("float32")
     words = prepare(f"{models}:Words", batch=5, input="float.8")
-    with pytest.raises(UnsupportedError, match="no tensor of floating numbers"):
+    with pytest.raises(UnsupportedError, match="no floating-point tensor"):
         check_step(words, "float32")
 
 

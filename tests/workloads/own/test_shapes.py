@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchmark.errors import UsageError
 from torchmark.records import Case, parse_case
-from torchmark.workloads.own.shapes import (
+from torchmark.workloads.own.models import (
     DTYPES,
     Tensor,
     join_batch,
@@ -89,7 +89,7 @@ def test_mistakes_are_distinguished(typed: str, words: str) -> None:
 def test_numbers_are_as_many_and_as_large_as_asked_for() -> None:
     import torch
 
-    from torchmark.workloads.own.shapes import make_tensor
+    from torchmark.workloads.own.models import make_tensor
 
     ids = make_tensor(Tensor("int64", (50, 40), 7), torch.Generator().manual_seed(0))
     assert ids.shape == (50, 40)

@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from torchmark.errors import CaseError, TorchmarkError, UsageError
 
-# Path and version of each file by the name that cases use. An environment variable, because ranks, data loaders and
-# other interpreters are started in ways of their own, and all of them inherit it.
+# Path and version of each file by the name that cases use. All processes inherit it, however they are started.
 VARIABLE = "TORCHMARK_FILES"
 LARGEST_BYTES = 4 << 20
 _imported: set[Path] = set()  # files that were run
@@ -28,22 +27,20 @@ _NAME = re.compile(r"(?P<file>.*\.(?:py|json))(?::(?P<member>[\w.-]+))?", re.ASC
 
 
 class OwnFile(Struct, frozen=True):
-    """A file of the user: the name that stands in cases, what it holds, and a number that changes when that does."""
-
-    name: str
+    name: str  # in cases
     path: Path
     text: str
-    version: int
+    version: int  # changes when the text does
 
 
 def split_name(text: str) -> tuple[str, str] | None:
-    """The file and the part of it that a text names, as in `my_model.py:build`; None where it names no file."""
+    """The file and its part in a text such as `my_model.py:build`; None if it names no file."""
     found = _NAME.fullmatch(text)
     return (found["file"], found["member"] or "") if found else None
 
 
 def find_file(text: str) -> OwnFile:
-    """The file at a path, or the known one of that name; from now on it is known."""
+    """The file at a path, which is known by its name from now on, or a known one of that name."""
     known = _known()
     file = _read(Path(known[text][0] if text in known else text).absolute())
     path, version = known.setdefault(file.name, (str(file.path), file.version))
@@ -56,7 +53,7 @@ def find_file(text: str) -> OwnFile:
 
 
 def known_files() -> str:
-    """What a worker needs to find the same files."""
+    """What `serve_knowing` needs in a worker to find the same files."""
     return os.environ.get(VARIABLE, "")
 
 
@@ -71,7 +68,7 @@ def serve_knowing(files: str, serve: Callable[..., None], *arguments: object) ->
 
 
 def forget_files() -> None:
-    """Begin anew, as in a new process: run files again the next time, because one has changed."""
+    """Run files again the next time, as in a new process, because one has changed."""
     for path in _imported:
         sys.modules.pop(f"torchmark_own_{path.stem}", None)
     _imported.clear()
@@ -89,14 +86,13 @@ def _known() -> dict[str, tuple[str, int]]:
 
 @cache
 def _read(path: Path) -> OwnFile:
-    """Read a file once in a process: edits while it is being measured must not change what is recorded about it."""
+    """Read a file once in a process: later edits must not change what is recorded about it."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise UsageError(f"{path} is too large for a file of a model", "Name the Python file, not its weights")
         text = path.read_bytes().decode().replace("\r\n", "\n")
     except OSError as error:
-        fix = "Name a file that is there, or go to the folder that it is in"
-        raise UsageError(f"cannot read {path}: {error.strerror}", fix) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Correct the path, or go to its folder") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text", "Save it as UTF-8") from error
     version = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) or 1
@@ -104,7 +100,7 @@ def _read(path: Path) -> OwnFile:
 
 
 def import_member(file: OwnFile, name: str) -> object:
-    """What the file calls so; the file is run once. Errors name its line."""
+    """Run the file, once, and return what it calls so. Errors name its line."""
     _imported.add(file.path)
     try:
         found = getattr(_import(file.path), name, None)
@@ -117,8 +113,8 @@ def import_member(file: OwnFile, name: str) -> object:
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
-    """The innermost line of the user's own code that an error came from, as in `my_model.py, line 12`, or "". With
-    `named`, only lines of files that were named on the command line count: other files' names are not shared."""
+    """The innermost line of the user's own code in an error's traceback, as in `my_model.py, line 12`, or "". With
+    `named`, only of files that were named on the command line: other files' names are not shared."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -134,9 +130,8 @@ def place_of(error: BaseException, named: bool = False) -> str:
 
 
 def is_own_file(filename: str) -> bool:
-    path = Path(filename)
-    folders = [each.parent for each in _imported if "site-packages" not in each.parts]
-    return path in _imported or (not _is_library(path) and any(path.is_relative_to(folder) for folder in folders))
+    path, folders = Path(filename), [each.parent for each in _imported if "site-packages" not in each.parts]
+    return path in _imported or (not _is_library(path) and any(map(path.is_relative_to, folders)))
 
 
 def _is_library(path: Path) -> bool:
@@ -149,7 +144,7 @@ class _Siblings(MetaPathFinder):
     but never before the standard library; for all others last, as pickles and spawned processes import from it, too."""
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
-        self._root, self._names = root, names  # modules that come from the folder, no matter what imports them
+        self._root, self._names = root, names  # the named modules come from the folder for every importer
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         if path is not None or fullname in sys.stdlib_module_names:
@@ -165,7 +160,7 @@ class _Siblings(MetaPathFinder):
 
 @cache
 def _import(path: Path) -> ModuleType:
-    """As a part of its package where it is in one, else by itself with its folder to import from, like a script."""
+    """Import a file as a part of its package if it is in one, else like a script, with its folder to import from."""
     package: list[str] = []
     for folder in path.parents:
         if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
@@ -179,7 +174,7 @@ def _import(path: Path) -> ModuleType:
         return importlib.import_module(".".join([*package, path.stem]))
     name = f"torchmark_own_{path.stem}"  # not the stem alone: that may be the name of a library
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if not (spec and spec.loader):
         raise TorchmarkError(f"{path.name} cannot be imported", "Give it a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -4,20 +4,21 @@ import ast
 import copy
 import inspect
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, defstruct
+from msgspec.structs import replace
 
 from torchmark.errors import UnsupportedError, UsageError
 from torchmark.records import Value
 from torchmark.workloads.contract import ATTENTION, GRADIENTS, LAYOUT, Count, Setting, Workload
 from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of, map_tensors, row_count
 from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
-from torchmark.workloads.own.shapes import HELP, Tensor, join_batch, make_tensor, parse_tensors
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
 _OURS = (  # parameters of every function, unless it has one of that name itself
@@ -26,8 +27,8 @@ _OURS = (  # parameters of every function, unless it has one of that name itself
     ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
 )
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
-_USUAL = "build"  # the function that is taken where none is named
-_REQUIRED = "required"  # stands where a default would
+_USUAL = "build"  # the function used if none is named
+_REQUIRED = "required"  # in place of a default
 # Libraries that all workers can share once they are imported: they take seconds, and run nothing while imported.
 _SLOW = ("transformers", "diffusers")
 _MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
@@ -43,9 +44,9 @@ class Outline(Struct, frozen=True):
     is_workload: bool
     summary: str
     about: str
-    arguments: tuple[tuple[str, Any, Value], ...]  # what it can be given: name, kind of value, default
     imports: tuple[str, ...]
-    needs_input: bool = False  # it certainly makes a model without an example of its input
+    arguments: tuple[tuple[str, Any, Value], ...] = ()  # name, type, default
+    needs_input: bool = False  # it never returns an example input with its model
 
 
 @cache
@@ -63,7 +64,7 @@ def load_own(file: OwnFile, member: str) -> Workload:
         about["__doc__"] = outline.about or f"The model that {outline.member} makes."
         about["tiny"] = params(batch=2) if "batch" in own and isinstance(params().batch, int) else params()
         return _derived(PythonModel, name, file, **about)
-    # The workload that the file itself declares. Its version is always that of the file.
+    # The file declares a workload, whose version is always that of the file.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UsageError(f"{outline.member} of {file.name} is no Workload", "Derive it from torchmark's Workload")
@@ -93,11 +94,9 @@ class PythonModel(ModelWorkload):
     def check(self, params: Any) -> None:
         missing = [name for name, _, _ in self.outline.arguments if getattr(params, name) == _REQUIRED]
         if missing:
-            fix = f"Give it: -p {missing[0]}=…, or write a function without such arguments that makes the model"
+            fix = f"Give it: -p {missing[0]}=…, or write a function that makes the model without such arguments"
             raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
-        if self._ours(params, "input") == "" and self.outline.needs_input:
-            raise self._no_input()
-        parse_tensors(self._ours(params, "input") or "")
+        self._inputs(params, has_example=not self.outline.needs_input)
         if loss := self._ours(params, "loss"):
             find_loss(loss)
 
@@ -113,27 +112,25 @@ class PythonModel(ModelWorkload):
         if not isinstance(model, torch.nn.Module):
             fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
             raise UsageError(f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}", fix)
-        shapes, loss = parse_tensors(self._ours(params, "input") or ""), self._ours(params, "loss")
-        if shapes:
-            generator = setting.generator()
-            tensors = [make_tensor(shape, generator) for shape in join_batch(params.batch, shapes)]
-            names = [shape.name or place for place, shape in enumerate(shapes)]
-            inputs: Any = dict(zip(names, tensors, strict=True))
-        elif example is None:
-            raise self._no_input()
+        loss = self._ours(params, "loss")
+        if shapes := self._inputs(params, has_example=example is not None):
+            generator, rows = setting.generator(), enumerate(join_batch(params.batch, shapes))
+            inputs: Any = {shape.name or place: make_tensor(shape, generator) for place, shape in rows}
         else:
             inputs = _resized(_checked_example(example), self._ours(params, "batch") or 0)
         return Model(model, inputs, loss=import_loss(loss) if loss else None)
 
-    def _no_input(self) -> UsageError:
-        return UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
+    def _inputs(self, params: Any, has_example: bool) -> tuple["Tensor", ...]:
+        if (shapes := parse_tensors(self._ours(params, "input") or "")) or has_example:
+            return shapes
+        raise UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
         return None if any(each[0] == name for each in self.outline.arguments) else getattr(params, name)
 
 
 def write_loss(typed: str) -> str:
-    """`FILE:FUNCTION` as a case writes it: by the file's name, with its version."""
+    """`FILE:FUNCTION` as a case writes it: the file's name, the function, the file's version."""
     named = split_name(typed)
     if not named or not named[1]:
         raise UsageError(f"'{typed}' names no function", "Write FILE:FUNCTION, as in --loss my_model.py:loss")
@@ -142,7 +139,7 @@ def write_loss(typed: str) -> str:
 
 
 def find_loss(text: str) -> tuple[OwnFile, str]:
-    """The file and the function that such a text means."""
+    """Read what `write_loss` writes."""
     found = re.fullmatch(r"(?P<file>.+\.py)\.(?P<member>[A-Za-z_]\w*)\.(?P<version>[0-9a-f]{8})", text, re.ASCII)
     if not found:
         raise UsageError(f"'{text}' is not a loss", "Give it with --loss FILE:FUNCTION")
@@ -153,7 +150,7 @@ def find_loss(text: str) -> tuple[OwnFile, str]:
 
 
 def import_loss(text: str) -> Callable[..., Any]:
-    """That function, given the model's answer and as many of the inputs as it takes."""
+    """That function, called with the model's answer and as many of the inputs as it takes."""
     function: Any = import_member(*find_loss(text))
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     count = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
@@ -168,11 +165,11 @@ def _checked_example(example: object) -> Any:
         return example
     if not isinstance(example, tuple | list | Mapping):
         raise UsageError(f"the example input is a {type(example).__name__}", _EXAMPLE_FIX)
-    values = [*(example.values() if isinstance(example, Mapping) else example)]
+    values = tuple(example.values() if isinstance(example, Mapping) else example)
     wrong = [f"a {type(value).__name__}" for value in values if not isinstance(value, torch.Tensor)]
     if wrong or not values:
         raise UsageError(f"the example input holds {wrong[0] if wrong else 'nothing'}", _EXAMPLE_FIX)
-    return dict(zip(map(str, example), values, strict=True)) if isinstance(example, Mapping) else tuple(values)
+    return dict(zip(map(str, example), values, strict=True)) if isinstance(example, Mapping) else values
 
 
 def _resized(inputs: Any, batch: int) -> Any:
@@ -185,11 +182,91 @@ def _resized(inputs: Any, batch: int) -> Any:
     return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)
 
 
-# What is in a Python file, read without running it, as importing torch takes seconds.
+# The inputs of a model in words: as a person types them, as a case writes them, and the tensors that they mean.
+
+HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
+DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
+_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 2**7 - 1, "uint8": 2**8 - 1, "bool": 2}
+_TYPED_FORM = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=)?\s*(?P<dtype>[a-z0-9]+)\s*\[(?P<shape>[\d\s,]*)\]"
+    r"\s*(?:<\s*(?P<limit>\d{1,19}))?\s*"
+)
+_WRITTEN_FORM = re.compile(
+    rf"(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\.)?(?P<dtype>{'|'.join(DTYPES)})"
+    r"\.(?P<shape>x|\d{1,19}(?:x\d{1,19})*)(?:\.(?P<limit>\d{1,19}))?"
+)
+
+
+class Tensor(Struct, frozen=True):
+    dtype: str  # `float` is the dtype of the case
+    shape: tuple[int, ...]
+    limit: int | None = None  # its numbers stay below this
+    name: str | None = None  # of the argument that takes it
+
+
+def read_tensor(typed: str) -> Tensor:
+    """What a person types: `float32[8,3,224,224]`, `input_ids=int64[8,128]<30522`."""
+    return _parse(typed, _TYPED_FORM, ",", HELP)
+
+
+def parse_tensors(text: str) -> tuple[Tensor, ...]:
+    """Read what `write_tensors` writes."""
+    return tuple(_parse(each, _WRITTEN_FORM, "x", "Give it with --input: " + HELP) for each in text.split("..") if text)
+
+
+def write_tensors(tensors: Sequence[Tensor]) -> str:
+    """All inputs of a model in one word, as a case writes it, which no shell needs quoted."""
+    parts = [(each.name, each.dtype, "x".join(map(str, each.shape)) or "x", each.limit) for each in tensors]
+    return "..".join(".".join(str(part) for part in each if part is not None) for each in parts)
+
+
+def split_batch(tensors: Sequence[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
+    """The size that all inputs begin with, and the inputs without it; 0 if they do not begin alike."""
+    first = {tensor.shape[:1] for tensor in tensors}
+    if len(first) != 1 or first == {()}:
+        return 0, tuple(tensors)
+    return tensors[0].shape[0], tuple(replace(tensor, shape=tensor.shape[1:]) for tensor in tensors)
+
+
+def join_batch(batch: int, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The opposite of `split_batch`."""
+    return tuple(replace(tensor, shape=(batch, *tensor.shape)) if batch else tensor for tensor in tensors)
+
+
+def make_tensor(tensor: Tensor, generator: Any) -> Any:
+    """Random numbers on the host: normal ones, or integers below the limit, by default 2: any table has two rows."""
+    import torch
+
+    if tensor.dtype == "float":
+        return torch.randn(tensor.shape, generator=generator)
+    return torch.randint(0, tensor.limit or 2, tensor.shape, generator=generator).to(getattr(torch, tensor.dtype))
+
+
+def _parse(text: str, form: re.Pattern[str], separator: str, fix: str) -> Tensor:
+    found = form.fullmatch(text)
+    if not found:
+        raise UsageError(f"'{text}' is not an input", fix)
+    sizes = [] if found["shape"].strip() in ("", "x") else found["shape"].split(separator)
+    if not all(size.strip().isdigit() for size in sizes):
+        raise UsageError(f"'{text}' has a size that is no number", HELP)
+    dtype, limit = found["dtype"], int(found["limit"]) if found["limit"] else None
+    tensor = Tensor("float" if dtype == "float32" else dtype, tuple(map(int, sizes)), limit, found["name"])
+    if dtype in ("float64", "bfloat16", "float16"):
+        raise UsageError(f"'{text}': inputs take the dtype of the case", f"Write float32[…] and --dtype {dtype}")
+    if tensor.dtype not in DTYPES or tensor.name in DTYPES:
+        raise UsageError(f"'{text}' is of no kind that is known", f"Valid: float32, {', '.join(DTYPES[1:])}")
+    if 0 in tensor.shape or math.prod(tensor.shape) > 2**40:
+        raise UsageError(f"'{text}' has no size that a tensor can have", HELP)
+    if tensor.limit is not None and not 1 <= tensor.limit <= _LARGEST.get(tensor.dtype, 0):
+        raise UsageError(f"'{text}' cannot stay below {tensor.limit}", "Whole numbers can, from 1 on")
+    return tensor
+
+
+# Python files, read without running them, as importing torch takes seconds.
 
 
 def inspect_file(file: OwnFile, member: str) -> Outline:
-    """What that member of the file is; without one, its workload or its function `build`."""
+    """Describe that member of the file, by default its workload or its function `build`."""
     try:
         tree = ast.parse(file.text)
     except SyntaxError as error:
@@ -198,12 +275,12 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
     except (ValueError, RecursionError, MemoryError) as error:  # endless nesting
         raise UsageError(f"{file.name} cannot be read as Python: {error}", "Fix it") from error
     definitions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    workloads = {
-        name: node
+    workloads = [
+        name
         for name, node in definitions.items()
-        for base in (node.bases if isinstance(node, ast.ClassDef) else [])
+        for base in getattr(node, "bases", ())
         if ast.unparse(base).rpartition(".")[2] in ("Workload", "ModelWorkload")
-    }
+    ]
     taken = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     bound = {each.id for each in targets if isinstance(each, ast.Name)}
@@ -221,8 +298,8 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
     modules += [node.module or "" for node in taken if not node.level]
     slow = tuple(dict.fromkeys(name for name in modules if name.partition(".")[0] in _SLOW))
     if node is None or chosen in workloads:
-        return Outline(chosen, chosen in workloads, summary, about, (), slow)
-    return Outline(chosen, False, summary, about, tuple(_arguments(node)), slow, not _may_give_pair(node, definitions))
+        return Outline(chosen, chosen in workloads, summary, about, slow)
+    return Outline(chosen, False, summary, about, slow, tuple(_arguments(node)), not _may_give_pair(node, definitions))
 
 
 def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
@@ -232,7 +309,7 @@ def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
 
 
 def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
-    """What can be written on a command line. The rest stays at its default; without one it cannot be had."""
+    """The arguments that a command line can set; others keep their defaults."""
     is_method = isinstance(node, ast.ClassDef)
     functions = [each for each in (node.body if is_method else [node]) if isinstance(each, ast.FunctionDef)]
     function = next((each for each in functions if not is_method or each.name == "__init__"), None)
@@ -241,7 +318,7 @@ def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
     named = function.args
     positional = [*named.posonlyargs, *named.args]
     defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(named.defaults)), *named.defaults]
-    pairs = [*zip(positional, defaults, strict=True)][int(is_method) :]
+    pairs = [*zip(positional, defaults, strict=True)][int(is_method) :]  # without `self`
     for argument, default in (*pairs, *zip(named.kwonlyargs, named.kw_defaults, strict=True)):
         kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
         if default is None:
@@ -256,7 +333,7 @@ def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
 
 
 def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
-    """Whether calling it may give a model together with an example input; True where that cannot be known."""
+    """Whether calling it may return a model together with an example input; True if that cannot be known."""
     if isinstance(node, ast.ClassDef):
         return False
     inner = [each for part in node.body for each in ast.walk(part)]
@@ -288,13 +365,12 @@ def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool
 
 Task = Literal["features", "sequence-classification", "token-classification", "question-answering",
                "masked-lm", "causal-lm", "seq2seq-lm", "image-classification"]  # fmt: skip
-# What files call the same, at the end of the name of the model that they were saved from.
-_ENDINGS = {"LMHeadModel": "causal-lm", "ForConditionalGeneration": "seq2seq-lm"}
+_ENDINGS = {"LMHeadModel": "causal-lm", "ForConditionalGeneration": "seq2seq-lm"}  # other names, in `architectures`
 _LEFT_OUT = ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version")  # no part of the work
 
 
 class ConfiguredModel(ModelWorkload):
-    """Random weights, random inputs, in training random labels, and the model's own loss where it has one."""
+    """Random weights, inputs and, in training, labels; the model's own loss if it has one."""
 
     imports = (COUNTING, "transformers")
     rows_are_independent = False  # unknown
@@ -310,22 +386,9 @@ class ConfiguredModel(ModelWorkload):
             raise UsageError(f"{self.name} has no more than {most} positions", f"Give it: -p sequence={most}")
 
     def build(self, params: Any, setting: Setting) -> Model:
-        model = self._module(params.task, setting.options.get("attention"))
-        expected = "pixel_values" if hasattr(params, "image") else "input_ids"
-        if model.main_input_name != expected:
-            cause = f"a {self.config['model_type']} takes {model.main_input_name}, which torchmark cannot generate"
-            fix = "Write a function that returns the model and an example input: `torchmark new` shows how"
-            raise UnsupportedError(cause, fix)
-        generator = setting.generator()
-        tensors = _tensors(params, model.config, setting.mode == "train")
-        inputs = {each.name: make_tensor(each, generator) for each in tensors}
-        attention = str(getattr(model.config, "_attn_implementation", None) or "none")
-        return Model(model, inputs, notes={"architecture": type(model).__name__, "attention": attention})
-
-    def _module(self, task: str, attention: str | None) -> Any:
         import transformers
 
-        kind = self.config["model_type"]
+        kind, task, attention = self.config["model_type"], params.task, setting.options.get("attention")
         if kind not in transformers.CONFIG_MAPPING:
             cause = f"transformers {transformers.__version__} does not know this model type"
             raise UnsupportedError(cause, "Install a later one", kind)
@@ -334,13 +397,21 @@ class ConfiguredModel(ModelWorkload):
         if task == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = 0  # decoders look for the end of a text by it
         head = "For" + task.title().replace("-", "").replace("Lm", "LM") if task != "features" else ""
+        chosen = {"attn_implementation": attention} if attention else {}
         try:
-            chosen = {"attn_implementation": attention} if attention else {}
-            return getattr(transformers, f"AutoModel{head}").from_config(config, trust_remote_code=False, **chosen)
+            model = getattr(transformers, f"AutoModel{head}").from_config(config, trust_remote_code=False, **chosen)
         except ValueError as error:
             if "Unrecognized configuration" not in str(error):
                 raise
             raise UnsupportedError(f"a {kind} has no head for {task}", "Choose another with --task") from error
+        if model.main_input_name != ("pixel_values" if hasattr(params, "image") else "input_ids"):
+            cause = f"a {kind} takes {model.main_input_name}, which torchmark cannot generate"
+            fix = "Write a function that returns the model and an example input: `torchmark new` shows how"
+            raise UnsupportedError(cause, fix)
+        generator, tensors = setting.generator(), _tensors(params, model.config, setting.mode == "train")
+        inputs = {each.name: make_tensor(each, generator) for each in tensors}
+        attention = str(getattr(model.config, "_attn_implementation", None) or "none")
+        return Model(model, inputs, notes={"architecture": type(model).__name__, "attention": attention})
 
 
 def _configured(file: OwnFile) -> Workload:
@@ -351,12 +422,12 @@ def _configured(file: OwnFile) -> Workload:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UsageError(f"{file.name} describes no model: it has no model_type", "Name a config.json of transformers")
     images, pixels = "image_size" in config or "num_channels" in config, config.get("image_size")
-    usual_pixels = pixels if isinstance(pixels, int) else 224
-    size = ("image", Count, usual_pixels) if images else ("sequence", Count, min(128, _positions(config) or 128))
+    usual = pixels if isinstance(pixels, int) else 224
+    size = ("image", Count, usual) if images else ("sequence", Count, min(128, _positions(config) or 128))
     saved = config.get("architectures")
     name = saved[0] if isinstance(saved, list) and saved and isinstance(saved[0], str) else ""
-    found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.rpartition("For")[2]).lower()
+    found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     usual_task = next(iter(found), words if words in get_args(Task) else "features")
     params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
     return _derived(
@@ -384,13 +455,14 @@ def _tensors(params: Any, config: Any, training: bool) -> list[Tensor]:
         labels = [Tensor("int64", rows, config.num_labels, "labels")] if labelled else []
         return [Tensor("float", pixels, name="pixel_values"), *labels]
     words = (*rows, params.sequence)
-    given = {"input_ids": (words, config.vocab_size)}
-    if getattr(config, "is_encoder_decoder", False) and not (training and params.task == "seq2seq-lm"):
-        given["decoder_input_ids"] = (words, config.vocab_size)
-    if training and params.task == "question-answering":
+    task, text = params.task if training else "", (words, config.vocab_size)
+    given = {"input_ids": text}
+    if getattr(config, "is_encoder_decoder", False) and task != "seq2seq-lm":
+        given["decoder_input_ids"] = text
+    if task == "question-answering":
         given |= {f"{end}_positions": (rows, params.sequence) for end in ("start", "end")}
-    elif training and params.task.endswith("-classification"):
-        given["labels"] = (words if params.task.startswith("token") else rows, config.num_labels)
-    elif training and params.task.endswith("-lm"):
-        given["labels"] = (words, config.vocab_size)
+    elif task.endswith("-classification"):
+        given["labels"] = (words if task.startswith("token") else rows, config.num_labels)
+    elif task.endswith("-lm"):
+        given["labels"] = text
     return [Tensor("int64", shape, limit, name) for name, (shape, limit) in given.items()]
