@@ -74,8 +74,12 @@ def run(start: Start) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def run_here(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The same in the process of the test, for commands that are disturbed by nothing. It lacks the faulty workload."""
-    return lambda *arguments, **options: run_torchmark(*arguments, environment=environment, **options)
+    """The same in the process of the test, for commands that are disturbed by nothing. It lacks the faulty workload.
+
+    It starts the fork server of all tests of this process, which must not carry the mark of one of them.
+    """
+    unmarked = {name: value for name, value in environment.items() if name != MARK}
+    return lambda *arguments, **options: run_torchmark(*arguments, environment=unmarked, **options)
 
 
 @pytest.fixture
