@@ -52,6 +52,12 @@ def sleep_through(watch: Stopwatch, count: int) -> None:
         time.sleep(0.02)
 
 
+def test_several_loops_share_the_laps_that_are_due() -> None:
+    watch = Stopwatch(60.0)
+    assert [[*watch.loop("step", 100, 5, 3)] for _ in range(3)] == [[0, 1, 2], [0, 1], []]
+    assert len(watch.stages["step"].seconds) == 5
+
+
 def test_what_the_device_had_not_done_is_measured_after_the_clock_was_stopped() -> None:
     before, watch = time.perf_counter(), Stopwatch(60.0)
     for _ in watch.loop("step", 5, 5):

@@ -107,7 +107,6 @@ def memory_needed(case: Case, nodes: int = 1) -> float | None:
 
 
 def setting_of(case: Case, **changes: Any) -> Setting:
-    """What a workload needs to know of a case, apart from its parameters."""
     return replace(convert(case, Setting, from_attributes=True), **{"world_size": case.workers, **changes})
 
 
@@ -269,7 +268,7 @@ def tunable_dtypes(case: Case) -> tuple[str, ...]:
 
 
 def chosen_instructions() -> str | None:
-    """The `isa` that the environment sets already, for the user or because the CPU lacks what it announces."""
+    """The `isa` in the environment, from the user or because the CPU lacks what it announces."""
     value = os.environ.get(_ISA, "").lower().replace("_", "-")
     return value if value in PROCESS_OPTIONS["isa"][1:] else None
 
@@ -281,7 +280,7 @@ def environment_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def follow(options: Mapping[str, str]) -> None:
-    """Apply to this process, which has not computed anything yet, what can still be applied."""
+    """Apply what can still be applied to this process, which has not computed anything yet."""
     if "isa" in options:
         os.environ[_ISA] = options["isa"].upper().replace("-", "_")
     if "matmul" in options:
@@ -292,7 +291,7 @@ def follow(options: Mapping[str, str]) -> None:
 
 
 def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
-    """Each difference from what is known here, with the place of the field. Nothing is run."""
+    """Each difference from what is known here, after the place of its field. Nothing is run."""
     case = result.case
     if split_name(case.workload):  # a user's own file: one of that name here may be any other
         return
@@ -331,9 +330,9 @@ class Part(Struct, frozen=True):
     only: str = ""  # "cpu" or "accelerators": the devices that the cases are for
 
 
-# The suites: what `run` measures when no workload is named. Each line is a sweep of a workload, over all devices or
-# some. A new workload adds its line where it belongs: they are in the order of value, as a run may be short of time or
-# stopped early: one case for each area, published partners at the published sizes, then what people run today.
+# The suites: what `run` measures when no workload is named. Each line is a sweep, on all devices or some, in the order
+# of value, as a run may be short of time or stopped early: one case for each area, those with published partners at the
+# published sizes, then what people run today.
 _QUICK = """\
 mlp mode=infer outputs=512
 resnet50 mode=infer

@@ -25,7 +25,7 @@ for _ in range(3):
 
 
 def lead_own_group() -> None:
-    """Start a session of its own, whose whole group SIGTERM ends."""
+    """Start a session whose whole group SIGTERM ends."""
     if hasattr(os, "setsid"):
         os.setsid()
         signal.signal(signal.SIGTERM, lambda *_: end_group())
@@ -85,7 +85,7 @@ def deferred_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[str]:
-    """Create a folder that is removed afterwards, by another process even if this one is killed."""
+    """A folder that is removed afterwards, by another process even if this one is killed."""
     folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
     command = [sys.executable, "-I", "-S", "-c", _REMOVE, str(folder)]
     null = subprocess.DEVNULL  # a remover that held our output open would keep its reader waiting

@@ -43,7 +43,7 @@ def describe_machine(devices: Iterable[DeviceInfo] = ()) -> Machine:
     """The machine as a run file keeps it, without importing torch."""
 
     def shareable(info: DeviceInfo) -> DeviceInfo:
-        # Memory is rounded to a quarter of a GiB: to the byte, it identifies one machine among all others.
+        # Memory is rounded to a quarter of a GiB: to the byte, it identifies a machine.
         rounded = None if info.memory_bytes is None else max(1, round(4 * info.memory_bytes / GIB)) * GIB // 4
         return replace(info, model=shareable_hardware(info.model) or "unknown device", memory_bytes=rounded)
 
@@ -78,7 +78,7 @@ def _os_name() -> str:
     name, likes = release.get("ID", ""), release.get("ID_LIKE", "").split()
     if shareable_system(name):
         return f"{name.capitalize()} {release.get('VERSION_ID', '').partition('.')[0]}".strip()
-    # A private distribution has versions of its own, which mean nothing with the name of the one that it is based on.
+    # The version of a private distribution means nothing with the name of the one that it is based on.
     return next((like.capitalize() for like in likes if shareable_system(like)), system)
 
 

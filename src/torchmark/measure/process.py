@@ -137,7 +137,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
             self._child.orders.flush()
 
     def receive(self, kind: type[Expected], patience_s: float | None = None) -> Expected:
-        """Sleep until such an answer comes; raise ProcessFailed if none does. Patience begins after building."""
+        """Wait for such an answer; raise ProcessFailed if none comes. Patience begins after building."""
         began = time.monotonic()
         deadline = began + self.timeout_s
         while True:
@@ -172,7 +172,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self._waiter.join(LEAVING_S)
 
     def close(self) -> None:
-        """End it and all that it started: ranks have groups of their own, which a signal to its group misses."""
+        """End it and all that it started; ranks have groups of their own, which a signal to its group misses."""
         descendants = []
         if self._waiter.is_alive():
             with contextlib.suppress(psutil.Error):
@@ -258,7 +258,7 @@ def _read(stream: IO[bytes], replies: SimpleQueue[bytes | None]) -> None:
 
 
 def _await_end(wait: Callable[[], object], reader: threading.Thread, replies: SimpleQueue[bytes | None]) -> None:
-    """The pipe alone is not enough: something that the process started may hold it open after its death."""
+    """End the replies: what the process started may hold its pipe open after its death."""
     wait()
     reader.join(DRAIN_S)
     replies.put(None)
@@ -442,7 +442,7 @@ def _ensure_server(context: Any) -> None:
 
 
 def drop_stopped_server() -> None:
-    """Kill a server that a model has stopped, so that a new one takes its place."""
+    """Kill a server that a model has stopped, for a new one to take its place."""
     with contextlib.suppress(psutil.Error, OSError):
         if (number := _server_pid()) and psutil.Process(number).status() == psutil.STATUS_STOPPED:
             _kill_server()

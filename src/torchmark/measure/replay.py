@@ -131,7 +131,7 @@ class M1Chips(Procedure):
 
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         watch.start()
-        if task.case.workload == "venv-ppo":  # the whole job, from building it to the last epoch of its second stage
+        if task.case.workload == "venv-ppo":  # the whole job, building included
             job = task.workload.prepare(task.params, task.setting(place))
             watch.lap("building")
             played = _run_loop(watch, job.run, job.job_steps, due(job.job_steps, task.scale), "venv epoch")
@@ -204,7 +204,7 @@ class M1GpuForMl(Procedure):
         from torchmark.workloads.bert_encode import ID
 
         if task.case.workload == "stable-diffusion":  # a pass of one step to warm up, then the loop
-            # Decoding comes after the bar has ended and is no part of its pace, so its network is not even built.
+            # Decoding comes after the bar has ended, so its network is not even built.
             painting = task.workload.prepare(replace(task.params, decode=False), task.setting(place))
             painting.run()
             watch.start()

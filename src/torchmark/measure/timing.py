@@ -87,7 +87,7 @@ def with_flag(estimate: Estimate, flag: str) -> Estimate:
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """No garbage collection inside: it would land in some samples and not in others."""
+    """No garbage collection inside: it would land in some of the samples."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -247,7 +247,7 @@ class Turns:
             self.block_size = engine.choose_block_size(self._time_block, costs.sync_s)
 
     def warm_up(self, seconds: float, block_size: int) -> None:
-        """Run steps for about so long. Slow steps only wait: they cool down again anyway."""
+        """Run steps for about so long; slow steps only wait, as they cool down again anyway."""
         if self._step_s >= WARM_S:
             time.sleep(min(seconds, WARM_S))
             return
