@@ -295,7 +295,7 @@ def test_the_most_efficient_is_the_smallest_that_is_good_enough() -> None:
 def test_what_comes_near_the_highest_rate_is_tried_once_more() -> None:
     rates = {1: 10.0, 2: 26.0, 4: 29.5, 8: 28.0, 16: 30.0, 32: 29.0}
     probes = [probe(size, True, (1.0,), rate) for size, rate in rates.items()]
-    for wanted in (2, 4, 16):  # not 8 and 32: whatever they are, 4 is smaller
+    for wanted in (2, 4, 16):  # not 8 and 32: at any value of theirs, 4 is smaller
         assert next_contender(probes) == wanted
         probes = [replace(each, tries=2) if each.size == wanted else each for each in probes]
     assert next_contender(probes) is None

@@ -116,11 +116,13 @@ def test_a_file_without_samples_is_only_well_formed(capsys) -> None:
 def test_a_file_that_was_cut_off_between_two_lines_is_reported(capsys) -> None:
     lines = Path("a.jsonl").read_text().splitlines(keepends=True)
     Path("a.jsonl").write_text("".join(lines[:-1]))
-    code, told = check(capsys, "a.jsonl")
+    code, reported = check(capsys, "a.jsonl")
     assert code == 1
-    assert told[0].startswith("a.jsonl: line 5: no checksum at its end: the file was cut off, or its run was killed")
-    assert "a.jsonl: not well-formed" in told
-    assert told[told.index("a.jsonl: not well-formed") + 1].endswith("no checksum")
+    assert reported[0].startswith(
+        "a.jsonl: line 5: no checksum at its end: the file was cut off, or its run was killed"
+    )
+    assert "a.jsonl: not well-formed" in reported
+    assert reported[reported.index("a.jsonl: not well-formed") + 1].endswith("no checksum")
 
 
 def test_cases_without_a_result_are_reported_unless_the_run_says_that_it_was_stopped(capsys) -> None:
@@ -135,22 +137,22 @@ def test_cases_without_a_result_are_reported_unless_the_run_says_that_it_was_sto
         capsys.readouterr()
         return check(capsys, "sealed.jsonl")[1]
 
-    told = written()
-    assert told[0].startswith("sealed.jsonl: line 1: $.header.cases: 2 of 3 cases have no result, such as")
-    assert "sealed.jsonl: well-formed, but not consistent" in told
+    reported = written()
+    assert reported[0].startswith("sealed.jsonl: line 1: $.header.cases: 2 of 3 cases have no result, such as")
+    assert "sealed.jsonl: well-formed, but not consistent" in reported
     stopped = '{"kind":"finished","result":{"case":{"workload":"null","mode":"infer","device":"fake","threads":2},'
     stopped += '"status":"interrupted","reason":"the run was stopped while it was being measured"}}\n'
-    told = written(stopped)
-    assert told[0] == "sealed.jsonl: well-formed, consistent"
-    assert "2 of 3 cases" in told[1]
+    reported = written(stopped)
+    assert reported[0] == "sealed.jsonl: well-formed, consistent"
+    assert "2 of 3 cases" in reported[1]
 
 
 def test_a_run_that_was_killed_is_reported_and_one_that_was_completed_is_sound(capsys, inside: Path) -> None:
     lines = Path("a.jsonl").read_text().splitlines(keepends=True)
     Path("a.jsonl").write_text("".join(lines[:2]))
-    code, told = check(capsys, "a.jsonl")
+    code, reported = check(capsys, "a.jsonl")
     assert code == 1
-    assert any("1 of 1 cases have no result" in line for line in told)
+    assert any("1 of 1 cases have no result" in line for line in reported)
     environment = {"TORCHMARK_FAKE": "stream=iid2,step=0.01", "TORCHMARK_LOCK": str(inside / "lock")}
     assert run_torchmark("run", "--resume", "a.jsonl", environment=environment).returncode == 0
     assert check(capsys, "a.jsonl")[0] == 0
@@ -216,9 +218,9 @@ def test_later_lines_must_not_say_otherwise_about_earlier_processes(capsys, insi
     last = max(number for number, line in enumerate(lines) if '"finished"' in line)
     lines[last] = re.sub(r'("processes":\[\{"center_s":)[0-9.]+', r"\g<1>0.0098", lines[last])
     Path("three.jsonl").write_text("\n".join(lines) + "\n")
-    code, told = check(capsys, "three.jsonl")
+    code, reported = check(capsys, "three.jsonl")
     assert code == 1
-    assert any("$.result.processes[0]: an earlier line says otherwise" in line for line in told)
+    assert any("$.result.processes[0]: an earlier line says otherwise" in line for line in reported)
 
 
 def test_for_other_programs(capsys) -> None:

@@ -39,9 +39,9 @@ def test_json_is_one_object_in_base_units(invoke):
     assert len(found["dtypes"]) == 4
     assert found["threads"]["cores_allowed"] >= 1
     assert all(caution["cause"] and caution["cure"] for caution in found["cautions"])
-    told = found["meters"]["cpu"]
-    assert set(told) == {"energy", "clock", "temperature", "throttling"}
-    assert all(source.startswith(("measured by ", "unavailable because ")) for source in told.values())
+    sources = found["meters"]["cpu"]
+    assert set(sources) == {"energy", "clock", "temperature", "throttling"}
+    assert all(source.startswith(("measured by ", "unavailable because ")) for source in sources.values())
 
 
 @pytest.mark.parametrize(("fault", "code"), [("none", 0), ("no-sync", 1), ("cached", 1)])

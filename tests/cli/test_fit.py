@@ -34,8 +34,8 @@ def test_the_largest_that_fits_is_found_by_processes_that_run_out_of_memory(monk
     assert "Memory = " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     shown = run_torchmark("show", "small", "--format", "json")
-    told = json.loads(shown.stdout)
-    results, fitting = told["results"], told["run"]["fitting"]
+    reported = json.loads(shown.stdout)
+    results, fitting = reported["results"], reported["run"]["fitting"]
     sizes = {result["case"]["params"].get("size", 12288): result for result in results}
     largest = fitting["largest"]
     assert (fitting["parameter"], fitting["limit_bytes"], fitting["bound"]) == ("size", limit, "memory")

@@ -1,4 +1,4 @@
-"""A signal ends a run in order, whatever Python is doing when it arrives."""
+"""A signal ends a run in order, at any moment."""
 
 from __future__ import annotations
 

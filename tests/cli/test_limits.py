@@ -41,9 +41,9 @@ def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkey
     for columns in (80, 50):
         monkeypatch.setenv("COLUMNS", str(columns))
         hint_at_limits(full_run)
-        told = capsys.readouterr().err
-        assert max(map(len, told.splitlines())) <= columns
-        assert told.split()[-2:] == ["torchmark", "limits"]
+        reported = capsys.readouterr().err
+        assert max(map(len, reported.splitlines())) <= columns
+        assert reported.split()[-2:] == ["torchmark", "limits"]
 
 
 def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:

@@ -1,4 +1,4 @@
-"""`torchmark list` tells what can be run, and every command that it suggests is a valid one."""
+"""`torchmark list` shows what can be run, and every command that it suggests is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchmark run my_model.py`: real runs of a user's own model, whose files tell nothing about where it lies."""
+"""`torchmark run my_model.py`: real runs of a user's own model, whose files do not contain its path."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_a_model_is_measured_in_every_way_and_its_file_reports_no_path(place: Pa
 def test_errors_show_the_users_line_and_nothing_of_ours(place: Path) -> None:
     done = run("run", "my_model.py:broken", "my_model.py:late", "--steps", "3", "--device", "cpu", folder=place)
     assert done.returncode == 3
-    told = " ".join(done.stdout.split())
-    assert "ValueError during build (my_model.py, line 15) not today" in told
-    assert "mat1 and mat2 shapes cannot be multiplied" in told
+    reported = " ".join(done.stdout.split())
+    assert "ValueError during build (my_model.py, line 15) not today" in reported
+    assert "mat1 and mat2 shapes cannot be multiplied" in reported
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -114,9 +114,9 @@ def test_no_file_is_run_because_a_strangers_run_names_it(
         pass
     resume = ["run", "--resume", "stranger.jsonl"]
     assert cli.main(resume) == 2
-    told = capsys.readouterr().err
-    assert "this run measures x.py, my_model.py, and nothing is run because a run file names it" in told
-    assert "torchmark run x.py my_model.py --resume stranger.jsonl" in told
+    reported = capsys.readouterr().err
+    assert "this run measures x.py, my_model.py, and nothing is run because a run file names it" in reported
+    assert "torchmark run x.py my_model.py --resume stranger.jsonl" in reported
     assert cli.main([*resume, "x.py"]) == 2
     assert "this run measures my_model.py" in capsys.readouterr().err
     assert cli.main([*resume, "mlp"]) == 2

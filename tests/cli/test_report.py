@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, beside a folder of runs that holds one."""
+    """The current folder, next to a folder with one run."""
     home = tmp_path / "runs"
     home.mkdir()
     (home / "one.jsonl").write_bytes(EXAMPLE.read_bytes())

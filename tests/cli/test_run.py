@@ -161,17 +161,17 @@ def test_a_home_that_cannot_be_made_is_answered_with_another_place(capsys, tmp_p
     for place, cause in (("/proc/nowhere", "No such file"), (str(tmp_path / "file"), "A part of the path is a file")):
         monkeypatch.setenv("TORCHMARK_HOME", place)
         assert cli.main(["run", CASES[0]]) == 4
-        told = capsys.readouterr().err
-        assert cause in told
-        assert "or set TORCHMARK_HOME to a folder that you can write to" in told
-        assert "--resume" not in told
+        reported = capsys.readouterr().err
+        assert cause in reported
+        assert "or set TORCHMARK_HOME to a folder that you can write to" in reported
+        assert "--resume" not in reported
 
 
 def test_few_steps_that_were_asked_for_are_not_blamed_on_the_budget(capsys) -> None:
     assert cli.main(["run", CASES[0], "--steps", "5"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "5 samples, as asked for with --steps: too few for a reliable ±" in told
-    assert "budget" not in told
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "5 samples, as asked for with --steps: too few for a reliable ±" in reported
+    assert "budget" not in reported
 
 
 def test_an_output_place_that_cannot_be_used_is_exit_4_and_harms_no_file(capsys, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_run_is_measured_kept_and_found_again_by_its_label(capsys, tmp_path: P
     assert "grade" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out + err
-    assert err.count("process 3 ") == 2  # where nobody watches, every process leaves one line
+    assert err.count("process 3 ") == 2  # without a terminal, every process leaves one line
     (path,) = (tmp_path / "home").glob("*.jsonl")
     stored = load(path)
     assert stored.header.cases == tuple(CASES[:2])

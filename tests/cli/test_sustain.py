@@ -32,10 +32,10 @@ def test_a_case_is_kept_going_for_the_whole_time_and_distinguished_from_end_to_e
     out = tmp_path / "run.jsonl"
     done = run("stream=drift,step=0.02", "--sustain", "2m", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    told = " ".join(done.stdout.split())
+    reported = " ".join(done.stdout.split())
     both_ends = r"[\d.]+ ms a step in the first [\d.]+ s, [\d.]+ ms in the last"
     change = r"\d+% slower \(\d+% to \d+%\), \+\d+% a minute; no meter shows why"
-    assert re.search(rf"Sustained null/infer: {both_ends}: {change}", told)
+    assert re.search(rf"Sustained null/infer: {both_ends}: {change}", reported)
     stored = load(out)
     (found,) = stored.results
     assert found.estimate is not None
@@ -99,8 +99,8 @@ def test_prices_are_for_a_run_and_for_what_is_stored_but_never_kept(
     script = "stream=iid2,step=0.01,meter=steady"
     done = run(script, "--steps", "200", "--out", str(out), "--price-per-hour", "2.75")
     assert done.returncode == 0, done.stderr
-    told = " ".join(done.stdout.split())
-    assert "Cost at your prices: 2.75 an hour of this machine No result has items that could be counted." in told
+    reported = " ".join(done.stdout.split())
+    assert "Cost at your prices: 2.75 an hour of this machine No result has items that could be counted." in reported
     assert "2.75" not in out.read_text()
     example = str(Path(__file__).parents[2] / "docs" / "example-run.jsonl")
     for command in (["show", example], ["show", example, "--details"], ["report", example, "--format", "md"]):

@@ -72,7 +72,7 @@ def test_a_default_that_fails_ends_it_with_its_reason(monkeypatch: pytest.Monkey
 
 @pytest.mark.thorough
 def test_real_processes_take_turns_and_the_winner_can_be_run_again() -> None:
-    """One that is forked and one that needs an interpreter of its own: whoever wins, both have right numbers."""
+    """One that is forked and one that needs an interpreter of its own: both have right numbers."""
     done = run_torchmark(
         "tune", "mlp", "-p", "batch=2", "--keep", "dtype,compile,threads,gradients", "--also", "wait=passive",
         "--device", "cpu", "--label", "small", "--format", "json",

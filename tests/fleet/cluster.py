@@ -125,7 +125,7 @@ def _configure(folder: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Below those that the system gives to whoever asks for any: nobody takes them before the daemons do."""
+    """Below the range that the system assigns from: no other program takes them before the daemons do."""
     found: list[int] = []
     while len(found) < count:
         port = 20_000 + secrets.randbelow(12_000)

@@ -1,4 +1,4 @@
-"""Nodes are read, chosen and named rightly, whatever a scheduler says of them."""
+"""Nodes are read, chosen and named rightly from any answer of a scheduler."""
 
 from __future__ import annotations
 

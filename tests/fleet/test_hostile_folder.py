@@ -359,9 +359,9 @@ def test_what_a_fleet_shares_names_no_host_and_no_path(
     place.keep_outcome(TASK, JobOutcome("failed", "exit code 4"))
     for kind in ("table", "md", "json", "csv", "jsonl"):
         fleet("gather", place, "--format", kind)
-        told = capfd.readouterr().out
-        assert not [word for word in (str(tmp_path), "kestrel-9", "local0", socket.gethostname()) if word in told]
-        assert "exit code 4" in told or kind in ("csv", "jsonl")
+        reported = capfd.readouterr().out
+        assert not [word for word in (str(tmp_path), "kestrel-9", "local0", socket.gethostname()) if word in reported]
+        assert "exit code 4" in reported or kind in ("csv", "jsonl")
     fleet("status", place, "--format", "json")
     assert f"exit code 4: cannot read {tmp_path}/secret.pt" in capfd.readouterr().out  # for the user's own eyes
 

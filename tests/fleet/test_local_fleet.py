@@ -105,7 +105,7 @@ def submitted(engine: Local, script: Path) -> Submitted:
 def test_a_job_is_recognised_as_soon_as_it_is_submitted(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a moment of its start the kernel tells no command of a process: here of one in a few hundred."""
+    """While it starts, the kernel reports no command of a process: here of one in a few hundred."""
     engine, real, looks = Local(), psutil.Process.cmdline, iter(range(3))
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: [] if next(looks, None) is not None else real(self))
     job = submitted(engine, script)

@@ -39,7 +39,7 @@ def run_file(folder: FleetFolder, make_header: Callable[..., RunHeader], make_re
     return path
 
 
-def told(run_file: Path, nodes: int = 1, index: int = 0) -> list[str]:
+def command_of(run_file: Path, nodes: int = 1, index: int = 0) -> list[str]:
     """The arguments of `torchmark run` on a node."""
     order = Order(("mlp",), ("--wait",), str(run_file), nodes)
     return arguments(order, run_file.parent / "jobs" / "A1.order", index)
@@ -51,7 +51,7 @@ def asides(run_file: Path) -> list[Path]:
 
 def test_a_run_that_has_begun_goes_on(run_file: Path) -> None:
     before = run_file.read_bytes()
-    assert told(run_file) == ["--resume", str(run_file), "--wait"]
+    assert command_of(run_file) == ["--resume", str(run_file), "--wait"]
     assert run_file.read_bytes() == before
 
 
@@ -60,7 +60,7 @@ def test_where_nothing_was_measured_a_run_begins(folder: FleetFolder, content: b
     path = folder.path / "A1.jsonl"
     if content is not None:
         path.write_bytes(content)
-    assert told(path) == ["mlp", "--out", str(path)]
+    assert command_of(path) == ["mlp", "--out", str(path)]
     assert not path.exists()
     assert not asides(path)
 
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_kept_under_another_name(
     damaged = b"".join(lines)
     for number in (1, 2):
         run_file.write_bytes(damaged)
-        assert told(run_file) == ["mlp", "--out", str(run_file)]
+        assert command_of(run_file) == ["mlp", "--out", str(run_file)]
         assert not run_file.exists()
         assert [path.name for path in asides(run_file)] == [f"A1.jsonl.aside-{each + 1}" for each in range(number)]
     assert all(path.read_bytes() == damaged for path in asides(run_file))
@@ -86,7 +86,7 @@ def test_a_file_of_a_newer_torchmark_is_left_alone(run_file: Path) -> None:
     newer = run_file.read_bytes().replace(b'"schema":2', b'"schema":99', 1)
     run_file.write_bytes(newer)
     with pytest.raises(StoreError, match=r"schema is 99, newer than .*Upgrade torchmark"):
-        told(run_file)
+        command_of(run_file)
     assert run_file.read_bytes() == newer
 
 
@@ -103,7 +103,7 @@ def test_a_file_that_others_may_have_written_is_not_gone_on_with(run_file: Path,
         run_file.chmod(0o666)
     before = run_file.read_bytes()
     with pytest.raises(FleetError, match="is a link" if how == "link" else "other user"):
-        told(run_file)
+        command_of(run_file)
     assert run_file.read_bytes() == before
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_read_just_now_is_left_alone(
     with monkeypatch.context() as patch:
         patch.setitem(FAILING, str(run_file), number)
         with pytest.raises(StoreError, match=os.strerror(number)):
-            told(run_file)
+            command_of(run_file)
     assert run_file.read_bytes() == before
 
 
@@ -134,17 +134,17 @@ def test_something_else_in_the_place_of_a_run_file_is_left_alone(folder: FleetFo
     path = folder.path / "A1.jsonl"
     path.symlink_to(path)
     with pytest.raises(StoreError, match="cannot use"):
-        told(path)
+        command_of(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(StoreError, match="not a file"):
-        told(path)
+        command_of(path)
 
 
 def test_nodes_that_start_together_anew_keep_what_they_had(folder: FleetFolder, run_file: Path) -> None:
     task = Task("A1", "A", ("n1", "n2"), ("mlp",), "A1")
     before = load(run_file)
-    assert told(run_file, nodes=2)[-1] == str(run_file)
+    assert command_of(run_file, nodes=2)[-1] == str(run_file)
     assert not run_file.exists()
     assert load(folder.path / "A1.jsonl.aside-1") == before
     folder.keep(Fleet("", Terms("local"), (task,)))

@@ -306,12 +306,12 @@ def test_a_slowdown_is_throttling_only_with_evidence(fall: float, verdict: str) 
 
 
 def test_a_waiting_run_is_reported_at_checkpoints() -> None:
-    told: list[Progress] = []
+    heard: list[Progress] = []
     bench = Bench(playing("iid10", 0.01))
-    found = bench.measure(progress=told.append, settings=Settings(call_cost_s=0.001))
-    assert [each.samples for each in told] == sorted(each.samples for each in told)
-    assert all(0 <= each.low_s <= each.center_s <= each.high_s for each in told)
-    assert (told[-1].samples, told[-1].center_s) == (found.sample_count, found.center_s)
+    found = bench.measure(progress=heard.append, settings=Settings(call_cost_s=0.001))
+    assert [each.samples for each in heard] == sorted(each.samples for each in heard)
+    assert all(0 <= each.low_s <= each.center_s <= each.high_s for each in heard)
+    assert (heard[-1].samples, heard[-1].center_s) == (found.sample_count, found.center_s)
 
 
 def pair(kind: str, slower: float, seed: int, turned: bool = False):

@@ -164,9 +164,9 @@ from torchmark.measure.messages import Opened, MeasureJob, Prepare, Phase
 from torchmark.measure.engine import DEFAULTS
 from torchmark.records import parse_case
 case = parse_case("null/infer@fake/float32")
-def tell(phase):
+def say(phase):
     print(phase.name, process.pid, flush=True)
-process = Process(case, environment={"TORCHMARK_FAKE": "fault=hang,after=0"}, listen=tell)
+process = Process(case, environment={"TORCHMARK_FAKE": "fault=hang,after=0"}, listen=say)
 process.ask(MeasureJob(case, DEFAULTS, turns=8), Opened)
 process.ask(Prepare(), Phase)
 """

@@ -61,7 +61,7 @@ def test_the_detail_is_one_line_however_long_the_message_is() -> None:
     [
         (KeyError("hunter"), "KeyError during build"),
         (MemoryError("hunter"), "out of memory: MemoryError during build"),
-        (OutOfMemoryError("hunter"), "out of memory: RuntimeError during build"),  # a class of nobody knows whom
+        (OutOfMemoryError("hunter"), "out of memory: RuntimeError during build"),  # a class of an unknown library
         (RuntimeError("hunter: std::bad_alloc"), "out of memory: RuntimeError during build"),
         (
             RuntimeError("\"hunter\" not implemented for 'Half'"),

@@ -1,4 +1,4 @@
-"""Power is a counter's where there is one, else a short look beside untimed steps, and never a guess."""
+"""Power is a counter's where there is one, else a short look during untimed steps, and never a guess."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "PAUSE_S", 0.005)
 
 
-def tell(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
+def pretend(monkeypatch: pytest.MonkeyPatch, energy: str) -> None:
     monkeypatch.setattr(timing, "provenance", lambda _device: {"energy": energy})
     monkeypatch.setattr(timing, "open_vitals", lambda _device: {"energy": Watts()})
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_device_that_reports_watts_alone_is_watched_during_untimed_steps(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, "estimated from the power")
+    pretend(monkeypatch, "estimated from the power")
     meter, ran = Watts(), list[float]()
     monkeypatch.setattr(timing, "open_vitals", lambda _device: {"energy": meter})
 
     def step() -> None:
-        """It lasts until the meter was asked often: whoever asks may be late."""
+        """It lasts until the meter was asked often: the asking thread may be late."""
         enough = meter.asked + 30
         while meter.asked < enough:
             time.sleep(0.001)
@@ -60,7 +60,7 @@ def test_a_device_that_reports_watts_alone_is_watched_during_untimed_steps(monke
 
 
 def test_where_nothing_may_be_run_the_power_stays_unknown(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, "estimated from the power")
+    pretend(monkeypatch, "estimated from the power")
     found, sources = complete_power(make_estimate(), open_device("cpu"))
     assert (found.metered.mean_w, sources["energy"]) == (
         None,
@@ -69,19 +69,19 @@ def test_where_nothing_may_be_run_the_power_stays_unknown(monkeypatch, make_esti
 
 
 def test_what_a_counter_said_is_kept(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, "measured by a test")
+    pretend(monkeypatch, "measured by a test")
     known = make_estimate(metered=Metered(mean_w=42.0))
     assert complete_power(known, open_device("cpu"), lambda: 1 / 0) == (known, {"energy": "measured by a test"})
 
 
 def test_steps_that_were_too_short_for_the_counter_say_so(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, "measured by a test")
+    pretend(monkeypatch, "measured by a test")
     _, sources = complete_power(make_estimate(), open_device("cpu"), lambda: None)
     assert sources["energy"] == "unavailable because the counter moves too slowly for less than 0.5 s of steps"
 
 
 def test_one_device_of_several_is_not_taken_for_all(monkeypatch, make_estimate) -> None:
-    tell(monkeypatch, "measured by a test")
+    pretend(monkeypatch, "measured by a test")
     found, sources = complete_power(
         make_estimate(metered=Metered(mean_w=42.0)), open_device("cpu"), lambda: None, False
     )

@@ -1,4 +1,4 @@
-"""A session: rounds over all cases in fresh processes, and a failure that harms nobody else."""
+"""A session: rounds over all cases in fresh processes, and a failure that harms no other case."""
 
 from __future__ import annotations
 

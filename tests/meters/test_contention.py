@@ -1,4 +1,4 @@
-"""What others take is told apart from what this process does itself."""
+"""The time that others take is distinguished from that of this process."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ class Library:
     """What the bindings load with ctypes: functions that answer through pointers and return a code."""
 
     def __init__(self) -> None:
-        self.told: dict[str, int | None] = {
+        self.answers: dict[str, int | None] = {
             "nvmlDeviceGetTotalEnergyConsumption": 1_000_000,
             "nvmlDeviceGetPowerUsage": 250_000,
             "nvmlDeviceGetClockInfo": 1980,
@@ -37,12 +37,12 @@ class Library:
             return lambda _flags: SUCCESS
         if name == "nvmlDeviceGetHandleByUUID":
             return lambda uuid, handle: self._answer(handle, 77 if uuid.value == f"GPU-{UUID}".encode() else None)
-        if name not in self.told:
+        if name not in self.answers:
             raise AttributeError(name)  # as of a driver that is older than the question
 
         def ask(handle: Any, *details: Any) -> int:
             assert handle.value == 77
-            return self._answer(details[-1], self.told[name])
+            return self._answer(details[-1], self.answers[name])
 
         return ask
 
@@ -85,17 +85,17 @@ def test_a_gpu_reports_everything_in_base_units() -> None:
 
 
 def test_an_older_driver_is_asked_by_the_older_name(library: Library) -> None:
-    library.told["nvmlDeviceGetCurrentClocksThrottleReasons"] = HEAT
-    del library.told["nvmlDeviceGetCurrentClocksEventReasons"]
+    library.answers["nvmlDeviceGetCurrentClocksThrottleReasons"] = HEAT
+    del library.answers["nvmlDeviceGetCurrentClocksEventReasons"]
     assert read("cuda:0")["throttling"] == ("heat",)
 
 
 def test_a_gpu_without_a_counter_is_estimated_from_its_power(library: Library) -> None:
-    library.told["nvmlDeviceGetTotalEnergyConsumption"] = None
+    library.answers["nvmlDeviceGetTotalEnergyConsumption"] = None
     meter = open_vitals("cuda:0")["energy"]
     assert (meter.read(), meter.watts()) == (None, 250.0)
     assert meter.provenance.startswith("estimated from power that NVML reported")
-    library.told["nvmlDeviceGetPowerUsage"] = None
+    library.answers["nvmlDeviceGetPowerUsage"] = None
     assert meters.provenance("cuda:0")["energy"].startswith("unavailable because")
 
 
@@ -125,17 +125,17 @@ def test_without_the_drivers_library_the_reason_is_its_own(monkeypatch: pytest.M
 def test_what_the_driver_says_decides_between_throttled_and_slowing(
     library: Library, reasons: int, clock: int, verdict: str
 ) -> None:
-    """Steps of 50 ms become slower by a fifth, while the driver tells this."""
+    """Steps of 50 ms become slower by a fifth, while the driver reports this."""
     now, steps = 0.0, iter((0.05 * stream("throttle", np.random.default_rng(1), 2000)).tolist())
-    library.told["nvmlDeviceGetCurrentClocksEventReasons"] = reasons if reasons == POWER_LIMIT else 0
+    library.answers["nvmlDeviceGetCurrentClocksEventReasons"] = reasons if reasons == POWER_LIMIT else 0
 
     def time_block(count: int) -> float:
         nonlocal now
         seconds = sum(next(steps) for _ in range(count))
         if seconds > 1.1 * 0.05 * count:
-            library.told |= {"nvmlDeviceGetCurrentClocksEventReasons": reasons, "nvmlDeviceGetClockInfo": clock}
+            library.answers |= {"nvmlDeviceGetCurrentClocksEventReasons": reasons, "nvmlDeviceGetClockInfo": clock}
         now += seconds
-        library.told["nvmlDeviceGetTotalEnergyConsumption"] = int(1_000_000 + 200_000 * now)
+        library.answers["nvmlDeviceGetTotalEnergyConsumption"] = int(1_000_000 + 200_000 * now)
         return seconds
 
     read = meters.open_conditions(root=meters.ROOT / "nowhere", device="cuda:0")

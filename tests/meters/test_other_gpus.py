@@ -15,21 +15,21 @@ from torchmark.meters import open_vitals, provenance
 def intel(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     import torch
 
-    told: dict[str, Any] = {"power_draw": 120.5, "clock_rate": 1550.0, "temperature": 48.0}
+    answers: dict[str, Any] = {"power_draw": 120.5, "clock_rate": 1550.0, "temperature": 48.0}
 
     def answer(name: str) -> Any:
         def ask(index: int) -> float:
             assert index == 1
-            if isinstance(told[name], Exception):
-                raise told[name]
-            return float(told[name])
+            if isinstance(answers[name], Exception):
+                raise answers[name]
+            return float(answers[name])
 
         return ask
 
-    for name in told:
+    for name in answers:
         monkeypatch.setattr(torch.xpu, name, answer(name))
     monkeypatch.setitem(sys.modules, "pyzes", ModuleType("pyzes"))
-    return told
+    return answers
 
 
 def test_an_intel_gpu_reports_clock_and_heat_and_its_power_when_asked(intel: dict[str, Any]) -> None:

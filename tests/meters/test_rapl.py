@@ -13,7 +13,7 @@ from torchmark import meters
 from torchmark.meters.cpu import open_rapl
 
 REFUSED = "unavailable because only root may read the energy counter of the processor"
-FULL = 262_143_328_850  # as a server's package tells it
+FULL = 262_143_328_850  # as a server's package reports it
 
 
 def zone(folder: Path, name: str, energy_uj: int, most: int = FULL) -> Path:

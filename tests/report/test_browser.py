@@ -349,7 +349,7 @@ def empty_fields(value: Any, place: str = "") -> Iterator[str]:
 
 
 def test_every_field_of_a_file_is_there_to_be_poisoned(rich_file: bytes) -> None:
-    """A field that is new must be filled in there, or nobody tries what it does to a page."""
+    """A field that is new must be filled in there, or its effect on a page stays untested."""
     lines = [json.loads(line) for line in rich_file.splitlines()]
     full = [line["result"] for line in lines if line["kind"] == "finished"][1]
     numbers = {"p90_high_s", "p99_high_s", "wall_step_s", "issue_share", "contention", "samples_s", "spread", "freedom"}

@@ -83,7 +83,10 @@ def test_two_runs_fit_and_say_what_matters(runs: list[Run], width: int) -> None:
 def test_a_published_figure_has_a_rough_ratio_with_its_flaws_as_footnotes(make_run, make_result, make_estimate) -> None:
     mine = make_run("mine", {"mlp/infer@cpu/float32": 2e-3})
     figure = make_estimate(1e-3, 0.0, verdict="as-published", estimand="mean", mean_s=1e-3)
-    cautions = (Remark("no-sync", "nobody waited", "wait"), Remark("other-shape", "the text is wrong", "read"))
+    cautions = (
+        Remark("no-sync", "the device was not synchronised", "wait"),
+        Remark("other-shape", "the text is wrong", "read"),
+    )
     published = make_result(
         "mlp/infer@mps/float32+as-published", estimate=figure, settings={"printed": "10"}, cautions=cautions
     )
@@ -93,20 +96,20 @@ def test_a_published_figure_has_a_rough_ratio_with_its_flaws_as_footnotes(make_r
     (row,) = [line for line in text.splitlines() if line.startswith("mlp/infer")]
     assert row.split()[-4:-2] == ["2.0×", "[a]"]
     assert row.split()[-1] == "faster"
-    assert "[a]  nobody waited" in text
+    assert "[a]  the device was not synchronised" in text
     assert "unsure" not in text
     assert "would not be visible" not in text
     markdown = rendered([mine, theirs], "md")
     assert r"2.0× \[a\]" in markdown
-    assert r"- \[a\]: nobody waited" in markdown
+    assert r"- \[a\]: the device was not synchronised" in markdown
     (pair,) = json.loads(rendered([mine, theirs], "json"))["comparisons"][0]["pairs"]
-    assert [flaw["cause"] for flaw in pair["flaws"]] == ["nobody waited"]
+    assert [flaw["cause"] for flaw in pair["flaws"]] == ["the device was not synchronised"]
     assert pair["assumed"] >= 0.15
     (cells,) = csv.DictReader(io.StringIO(rendered([mine, theirs], "csv")))
-    assert (cells["flaws"], float(cells["assumed"])) == ("nobody waited", pair["assumed"])
+    assert (cells["flaws"], float(cells["assumed"])) == ("the device was not synchronised", pair["assumed"])
     several = rendered([mine, theirs, mine])
     assert "2.0× ▲ [a]" in several
-    assert "[a]  nobody waited" in several
+    assert "[a]  the device was not synchronised" in several
 
 
 def test_a_comparison_says_what_it_could_have_seen(runs: list[Run]) -> None:

@@ -45,10 +45,10 @@ def test_one_table_says_it_all_and_fits(members: list[Member], width: int) -> No
 
 def test_markdown_and_json_report_the_same(members: list[Member]) -> None:
     assert "A7 is 10% slower than its 11 peers" in render(gathered_document(members), "md")
-    told = json.loads(render(gathered_document(members), "json"))
-    assert [node["state"] for node in told["nodes"]] == ["done"] * 12 + ["unavailable"]
-    assert told["outliers"][0]["label"] == "A7"
-    assert len(told["runs"]) == 12
+    reported = json.loads(render(gathered_document(members), "json"))
+    assert [node["state"] for node in reported["nodes"]] == ["done"] * 12 + ["unavailable"]
+    assert reported["outliers"][0]["label"] == "A7"
+    assert len(reported["runs"]) == 12
     assert render(gathered_document(members), "csv").count("\n") == 1 + 12 * 2
     assert render(gathered_document(members), "jsonl").count("\n") == 12 * 2
 

@@ -1,4 +1,4 @@
-"""The page says what the runs say, holds everything it needs, and stays small whatever it is given."""
+"""The page says what the runs say, needs nothing else, and stays small with any number of results."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ MLP, MATMUL, LSTM = "mlp/infer@cpu/float32", "matmul/infer@cpu/float32", "lstm/t
 )
 def test_a_row_says_what_was_measured(make_header: Make, command: str, cases: tuple[str, ...], what: str) -> None:
     header = make_header(cases, command=command)
-    told = next(csv.DictReader(io.StringIO(render(listing_document([header]), "csv"))))
-    assert told["what"] == what
+    reported = next(csv.DictReader(io.StringIO(render(listing_document([header]), "csv"))))
+    assert reported["what"] == what
 
 
 def test_what_all_runs_have_in_common_is_said_once(make_header: Make) -> None:

@@ -36,7 +36,7 @@ def bright(make_result, make_estimate, make_header) -> Run:
 
 @pytest.fixture
 def dark(make_result, make_header) -> Run:
-    sources = {"energy": DARK, "clock": "unavailable because the system does not tell it", "steal": "measured by it"}
+    sources = {"energy": DARK, "clock": "unavailable because the system does not report it", "steal": "measured by it"}
     result = make_result(provenance=sources)
     return Run(make_header((result.case.text,)), (result,))
 
@@ -58,15 +58,17 @@ def test_an_estimate_is_marked_as_one(bright: Run) -> None:
 
 
 def test_details_say_where_a_reading_comes_from_or_why_there_is_none(bright: Run, dark: Run) -> None:
-    told = flat(render(details_document([bright]), "table", 100))
-    assert "energy 65.0 W (peak 80.0 W), 780 mJ/step, 6.09 mJ/sample (measured by RAPL: the whole processor)" in told
-    assert "clock 2.40 GHz at last, at most 3.00 GHz" in told
-    assert "temperature 50 °C at first, at most 97 °C" in told
-    assert "throttling heat" in told
-    assert "from disk 3 pages" in told
-    told = flat(render(details_document([dark]), "table", 100))
-    assert f"energy {DARK} clock unavailable because the system does not tell it" in told
-    assert "steal" not in told
+    reported = flat(render(details_document([bright]), "table", 100))
+    assert (
+        "energy 65.0 W (peak 80.0 W), 780 mJ/step, 6.09 mJ/sample (measured by RAPL: the whole processor)" in reported
+    )
+    assert "clock 2.40 GHz at last, at most 3.00 GHz" in reported
+    assert "temperature 50 °C at first, at most 97 °C" in reported
+    assert "throttling heat" in reported
+    assert "from disk 3 pages" in reported
+    reported = flat(render(details_document([dark]), "table", 100))
+    assert f"energy {DARK} clock unavailable because the system does not report it" in reported
+    assert "steal" not in reported
 
 
 def test_a_case_that_was_kept_going_reports_its_ends_in_every_format(bright: Run) -> None:
@@ -139,9 +141,9 @@ def test_costs_are_labelled_as_the_users_numbers_in_every_format(bright: Run) ->
 
 
 def test_power_that_no_one_saw_is_not_priced_and_that_is_said(dark: Run) -> None:
-    told = flat(render(dark, "table", 80, prices=PRICES))
-    assert f"Power is {DARK}, so that its price is not in the cost." in told
-    assert "for a million samples" in told
+    reported = flat(render(dark, "table", 80, prices=PRICES))
+    assert f"Power is {DARK}, so that its price is not in the cost." in reported
+    assert "for a million samples" in reported
 
 
 def test_the_page_has_energy_costs_and_the_reasons_for_what_is_missing(bright: Run, dark: Run) -> None:

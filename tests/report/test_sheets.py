@@ -1,4 +1,4 @@
-"""Published tables with this machine beside them: in their own unit and shape, and never without a reason."""
+"""Published tables with this machine in a further column: in their own unit and shape, and never without a reason."""
 
 from __future__ import annotations
 

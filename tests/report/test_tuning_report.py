@@ -70,7 +70,7 @@ def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuning, wid
     text = shown_tuning(run, tuned, "table", width)
     assert max(map(len, text.partition("To paste")[0].splitlines())) <= width  # the rest is never broken
     words = " ".join(text.split())
-    for told in (
+    for reported in (
         "is 4.00× as fast as the default (3.80 to 4.20).",
         "Best in float32: channels-last, 1.33× as fast by the search.",
         "Compiling takes 19.0 s, saves 200 ms a step: pays off after 95 steps.",
@@ -78,7 +78,7 @@ def test_the_answer_comes_first_and_everything_fits(run: Run, tuned: Tuning, wid
         "SIGILL",
         "model = torch.compile(model)",
     ):
-        assert told in words
+        assert reported in words
 
 
 def test_every_format_has_the_winner(run: Run, tuned: Tuning) -> None:
@@ -212,10 +212,10 @@ def test_what_fits_is_reported_with_bars_and_the_line_of_memory(run: Run, make_r
 def test_what_was_not_ended_by_memory_is_not_called_the_largest(run: Run, make_result, bound: str, words: str) -> None:
     found = fitting(8e9, bound, 16, efficient=16, **LINE)
     tried = [probed(size, make_result()) for size in (8, 16)]
-    told = " ".join(shown_fitting(run, found, tried, "table", 80).split())
-    assert words in told
-    assert "is the largest" not in told
-    assert "largest that fitted, most efficient" in told
+    reported = " ".join(shown_fitting(run, found, tried, "table", 80).split())
+    assert words in reported
+    assert "is the largest" not in reported
+    assert "largest that fitted, most efficient" in reported
 
 
 def test_what_is_known_to_be_too_large_is_reported_and_never_promised(run: Run, make_result) -> None:
@@ -236,9 +236,9 @@ def test_memory_that_differs_from_process_to_process_is_reported(run: Run, make_
         answer = Tried("", 16, 100.0, len(peaks), peaks), make_result()
         return " ".join(shown_fitting(run, fitting(6e8, "memory", 16), [answer], "table", 80).split())
 
-    told = words(5.0e8, 5.6e8, 5.2e8)
-    assert "1 size in 12.0 s, each in a process of its own; batch 16 fitted in 3 of 3." in told
-    assert "The same size took 500 MB to 560 MB: memory layout varies by chance." in told
+    reported = words(5.0e8, 5.6e8, 5.2e8)
+    assert "1 size in 12.0 s, each in a process of its own; batch 16 fitted in 3 of 3." in reported
+    assert "The same size took 500 MB to 560 MB: memory layout varies by chance." in reported
     assert "is chance" not in words(5.0e8, 5.01e8)
 
 

@@ -1,4 +1,4 @@
-"""Figures are written as people read them, whatever their size."""
+"""Figures of any size are written as people read them."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_second_writer_is_refused_and_reported_who_the_first_is(path: Path, ma
         assert "is being written by" in raised.value.cause
         if Path("/proc/locks").exists():
             assert f"process {other.pid}" in raised.value.cause
-        assert load(path).header.cases == CASES  # whoever only reads is not refused
+        assert load(path).header.cases == CASES  # readers are not refused
         other.send_signal(signal.SIGKILL)
         other.wait()
     RunWriter.resume(path).close()

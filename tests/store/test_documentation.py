@@ -1,4 +1,4 @@
-"""The example in the documentation of the run file is a run file, and means what the text beside it says."""
+"""The example in the documentation of the run file is a run file, and means what the text next to it says."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_what_is_wrong_is_named_by_its_place(path: Path, old: bytes, new: bytes,
     edit(path, old, new)
     found = flaws(path)
     assert place in [where for _, where in found]
-    assert found[-1] == (8, "$.sha256")  # whatever was changed, the bytes are no longer those that were written
+    assert found[-1] == (8, "$.sha256")  # after any change, the bytes are no longer those that were written
 
 
 def test_one_damaged_line_hides_no_other(path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_file_that_was_cut_off_says_so(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-9])
     assert flaws(path) == [(8, "")]
-    for lines in range(1, 8):  # at the end of a line nothing is torn, and only the checksum tells that there was more
+    for lines in range(1, 8):  # at the end of a line nothing is torn, and only the checksum shows that there was more
         path.write_bytes(b"".join(data.splitlines(keepends=True)[:lines]))
         ((line, flaw),) = [(line, part) for line, part in examine(path) if isinstance(part, Remark)]
         assert (flaw.kind, line, flaw.place) == ("well-formed", lines, "")
@@ -145,20 +145,20 @@ def test_a_search_concludes_what_its_file_can_know(
     with RunWriter.resume(path) as writer:
         writer.concluded(Tuning(parse_case(A), parse_case(winner), *gain, 5))
     assert [place for _, place in flaws(path)] == places
-    told = load(path).tuning
-    assert told
-    assert (told.winner.text, told.gain) == (winner, gain[0])
+    found_there = load(path).tuning
+    assert found_there
+    assert (found_there.winner.text, found_there.gain) == (winner, gain[0])
 
 
 @pytest.mark.parametrize(
     ("largest", "efficient", "place"), [(8, 4, None), (8, 16, "$.fitting.efficient"), (None, 1, "$.fitting.efficient")]
 )
 def test_a_search_for_what_fits_does_not_contradict_itself(path: Path, largest, efficient: int, place) -> None:
-    told = Fitting(parse_case(A), "batch", 1e9, "memory", largest, 3, efficient)
+    found_there = Fitting(parse_case(A), "batch", 1e9, "memory", largest, 3, efficient)
     with RunWriter.resume(path) as writer:
-        writer.concluded(told)
+        writer.concluded(found_there)
     assert [found for _, found in flaws(path)] == ([place] if place else [])
-    assert load(path).fitting == told
+    assert load(path).fitting == found_there
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"hello\n", b"{}\n", b'{"kind":"spread","process_spread":1}\n'])
@@ -177,18 +177,18 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.jsonl"
     os.mkfifo(pipe)
-    told: list[str] = []
+    found_there: list[str] = []
 
     def read() -> None:
         try:
             load(pipe)
         except StoreError as error:
-            told.append(error.cause)
+            found_there.append(error.cause)
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(30)
-    assert told == [f"cannot read {pipe}: it is not a file"]
+    assert found_there == [f"cannot read {pipe}: it is not a file"]
 
 
 def test_a_file_of_more_than_any_run_is_refused_before_it_fills_the_memory(path: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the index of a folder promises: it says what the files say, whatever happened to them or to itself."""
+"""What the index of a folder promises: it says what the files say, even if they or it were changed or damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs never measure over each other unless both agreed to it, and a dead run is in nobody's way."""
+"""Two runs never measure over each other unless both agreed to it, and a dead run blocks no other."""
 
 from __future__ import annotations
 

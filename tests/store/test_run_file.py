@@ -53,7 +53,7 @@ results = st.builds(
     processes=st.lists(estimates, max_size=2).map(tuple),
     work=st.none() | st.builds(Work, items=finite, unit=names, flops=st.none() | finite),
     numeric=st.none() | st.builds(NumericCheck, finite, finite, words),
-    settings=st.dictionaries(  # whatever is under a known key, and no text that is not of its form
+    settings=st.dictionaries(  # any value under a known key, and only texts of its form
         st.sampled_from(sorted(SETTINGS)), st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite
     ),
     cautions=st.lists(st.builds(Remark, names, words, words), max_size=2).map(tuple),

@@ -168,18 +168,21 @@ def test_only_published_systems_builds_and_versions_of_plugins_are_named() -> No
 
 
 def test_settings_are_a_list_of_what_may_be_reported(tmp_path: Path, make_header, make_result) -> None:
-    told = {"threads": 2, "attention": "sdpa", "data": "stand-in", "omp_proc_bind": "close", "nodes": None}
-    told |= {"onednn_max_isa": "AVX512_CORE_AMX_FP16", "plugin": "soft-rows 1.0", "ran_on_cpu": "aten::svd"}
-    told |= {"pytorch_cuda_alloc_conf": "max_split_size_mb:1024", "faults not tried": "autograd graph, eager attention"}
+    shared = {"threads": 2, "attention": "sdpa", "data": "stand-in", "omp_proc_bind": "close", "nodes": None}
+    shared |= {"onednn_max_isa": "AVX512_CORE_AMX_FP16", "plugin": "soft-rows 1.0", "ran_on_cpu": "aten::svd"}
+    shared |= {
+        "pytorch_cuda_alloc_conf": "max_split_size_mb:1024",
+        "faults not tried": "autograd graph, eager attention",
+    }
     others = {"note": "mine", "hostname": 1, "kmp_affinity": "jane", "backend": "10.1.2.3", "ld_preload": "libjane.so"}
     with RunWriter.create(tmp_path / "run.jsonl", make_header((A,))) as writer:
-        writer.finished(make_result(A, settings=told | others))
+        writer.finished(make_result(A, settings=shared | others))
     hidden = dict.fromkeys(("kmp_affinity", "backend", "ld_preload"), "…")
-    assert load(tmp_path / "run.jsonl").results[0].settings == told | hidden
+    assert load(tmp_path / "run.jsonl").results[0].settings == shared | hidden
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "shared"),
     [
         ("OMP_NUM_THREADS", "4", 4),
         ("OMP_NUM_THREADS", "4,2", "4,2"),
@@ -203,9 +206,9 @@ def test_settings_are_a_list_of_what_may_be_reported(tmp_path: Path, make_header
         ("ONEDNN_MAX_CPU_ISA", "AVX10_1_1_AMX_HUNT", "set"),
     ],
 )
-def test_a_variable_is_reported_by_a_value_that_it_can_have(variable: str, value: str | None, told: object) -> None:
-    assert redacted(variable, value) == told
-    assert is_shareable(key_of(variable), told)
+def test_a_variable_is_reported_by_a_value_that_it_can_have(variable: str, value: str | None, shared: object) -> None:
+    assert redacted(variable, value) == shared
+    assert is_shareable(key_of(variable), shared)
 
 
 @pytest.mark.parametrize(

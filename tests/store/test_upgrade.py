@@ -82,6 +82,6 @@ def test_messages_in_a_file_of_version_1_are_not_shared() -> None:
 def test_only_what_torchmark_itself_surely_said_is_kept_of_a_reason(reason: str, upgraded: str | None) -> None:
     result = {"status": "crashed", "reason": reason, "cautions": [{"kind": "process-failed", "cause": reason}]}
     result["provenance"] = {"energy": "unavailable because NVML refuses: hunter"}
-    told = UPGRADES[1]({"kind": "finished", "result": result})["result"]
-    assert told["reason"] == told["cautions"][0]["cause"] == (upgraded or reason)
-    assert told["provenance"] == {"energy": "unavailable because NVML refuses"}
+    reported = UPGRADES[1]({"kind": "finished", "result": result})["result"]
+    assert reported["reason"] == reported["cautions"][0]["cause"] == (upgraded or reason)
+    assert reported["provenance"] == {"energy": "unavailable because NVML refuses"}

@@ -24,7 +24,7 @@ Seconds = Callable[[Case, float, float], float]  # from a case, its FLOPs and it
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, make_result, make_estimate) -> Callable[..., dict[str, Result]]:
-    """The search over workers that take the time they are told to; none or less of it kills them."""
+    """The search over workers that take a given time; none or less of it kills them."""
 
     def search(seconds: Seconds, request: LimitsOptions = REQUEST) -> dict[str, Result]:
         def run(job: MeasureJob, *_: object) -> Result:

@@ -1,4 +1,4 @@
-"""The search on contestants whose speed is known: it finds what is there, and noise crowns nobody."""
+"""The search on contestants whose speed is known: it finds real differences, and noise makes no winner."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ ModelWorkload.made = made
 
 def act(rank, meeting, workloads):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    told = []
+    reported = []
     for workload in workloads:
         drawn.clear()
         for kind in (Setting, Deaf):
@@ -128,11 +128,11 @@ def act(rank, meeting, workloads):
             step.run()
             try:
                 check_step(step, "float32")
-                told.append(f"{workload.name} {kind.__name__} right")
+                reported.append(f"{workload.name} {kind.__name__} right")
             except WrongResultError:
-                told.append(f"{workload.name} {kind.__name__} wrong")
+                reported.append(f"{workload.name} {kind.__name__} wrong")
             dist.barrier()
-    Path(f"{meeting}.{rank}").write_text("\\n".join(told))
+    Path(f"{meeting}.{rank}").write_text("\\n".join(reported))
 
 torch.set_num_threads(1)
 workloads = [find_workload(name) for name in sys.argv[2:]]

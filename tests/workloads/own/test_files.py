@@ -1,4 +1,4 @@
-"""A Python file of the user's is a workload: named without its path, tied to its content, told what is wrong."""
+"""A user's Python file is a workload: named without its path, tied to its content, with its errors explained."""
 
 from __future__ import annotations
 

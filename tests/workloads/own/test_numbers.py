@@ -57,7 +57,7 @@ def test_training_learns_and_its_gradients_are_checked(
     first = step.run()
     for _ in range(5):
         last = step.run()
-    assert member == "" or last < first  # with dropout a few steps tell nothing
+    assert member == "" or last < first  # with dropout a few steps say nothing
     check = check_step(step, "float32")
     assert check is not None
     assert step.metrics is not None

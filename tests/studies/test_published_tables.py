@@ -1,4 +1,4 @@
-"""This machine beside the shipped tables: every published figure is there, each with a counterpart or a reason."""
+"""Published tables with this machine in a further column: each figure has a counterpart or a reason why not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchmark.studies.replicate import ReplicateOptions, plan_tasks, published_
 
 
 @pytest.fixture
-def beside(make_result: Callable[..., Result], make_estimate: Callable) -> Callable[..., Replicated]:
+def tables_of(make_result: Callable[..., Result], make_estimate: Callable) -> Callable[..., Replicated]:
     """A publication with made-up results on these devices: a step takes 2 ms on the CPU and 1 ms elsewhere."""
 
     def make(name: str, devices: Sequence[str] = ("cpu",), steady: bool = False) -> Replicated:
@@ -43,9 +43,9 @@ def all_own(replicated: Replicated) -> list[Own]:
 @pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cpu"), ("mps", "cpu"), ("cuda:0", "cuda:1", "cpu")])
 @pytest.mark.parametrize("name", names())
 def test_every_published_figure_has_a_counterpart_or_a_reason(
-    beside: Callable[..., Replicated], full_run: Run, name: str, devices: tuple[str, ...]
+    tables_of: Callable[..., Replicated], full_run: Run, name: str, devices: tuple[str, ...]
 ) -> None:
-    replicated = beside(name, devices)
+    replicated = tables_of(name, devices)
     lines = [json.loads(line) for line in render(replication_document(full_run, [replicated]), "jsonl").splitlines()]
     measured = [figure for figure in find_publication(name).figures if figure.kind == "measured"]
     shown = [(line["table"], line["machine"], line["row"], line["printed"]) for line in lines if line["printed"]]
@@ -57,8 +57,8 @@ def test_every_published_figure_has_a_counterpart_or_a_reason(
     assert max(map(len, render(replication_document(full_run, [replicated]), "table", 100).splitlines())) <= 100
 
 
-def test_rows_that_are_gpus_say_that_there_is_none(beside: Callable[..., Replicated]) -> None:
-    inference, switch, revive, *_ = beside("m1-chips").sheets
+def test_rows_that_are_gpus_say_that_there_is_none(tables_of: Callable[..., Replicated]) -> None:
+    inference, switch, revive, *_ = tables_of("m1-chips").sheets
     assert inference.places == switch.places == ("this machine",)
     reasons = {row.labels: row.own[0].reason for row in inference.rows}
     assert reasons["M1", "GPU", "MLP"] == "no accelerator here"
@@ -68,10 +68,10 @@ def test_rows_that_are_gpus_say_that_there_is_none(beside: Callable[..., Replica
     assert inference.is_comparable
 
 
-def test_units_are_those_of_the_tables(beside: Callable[..., Replicated]) -> None:
+def test_units_are_those_of_the_tables(tables_of: Callable[..., Replicated]) -> None:
     values = {
         (each.name, row.unit, own.value)
-        for each in map(beside, names())
+        for each in map(tables_of, names())
         for sheet in each.sheets
         for row in sheet.rows
         for own in row.own
@@ -83,19 +83,19 @@ def test_units_are_those_of_the_tables(beside: Callable[..., Replicated]) -> Non
     assert ("m1-gpu-for-ml", "s/it", 0.002) in values
 
 
-def test_the_speedup_is_there_where_an_accelerator_is(beside: Callable[..., Replicated]) -> None:
-    alone, both = beside("m1-gpu-for-ml").sheets[0], beside("m1-gpu-for-ml", ("cuda:0", "cpu")).sheets[0]
+def test_the_speedup_is_there_where_an_accelerator_is(tables_of: Callable[..., Replicated]) -> None:
+    alone, both = tables_of("m1-gpu-for-ml").sheets[0], tables_of("m1-gpu-for-ml", ("cuda:0", "cpu")).sheets[0]
     assert (alone.places, alone.has_speedup) == (("this CPU",), False)
     assert (both.places, both.has_speedup) == (("this CPU", "this cuda:0"), True)
     assert [own.value for own in both.rows[0].own] == [2.0, 1.0]
 
 
-def test_programs_that_use_no_gpu_are_not_shown_on_one(beside: Callable[..., Replicated]) -> None:
-    assert beside("intel-vs-m2", ("cuda:0", "cpu")).sheets[0].places == ("this CPU",)
+def test_programs_that_use_no_gpu_are_not_shown_on_one(tables_of: Callable[..., Replicated]) -> None:
+    assert tables_of("intel-vs-m2", ("cuda:0", "cpu")).sheets[0].places == ("this CPU",)
 
 
-def test_the_right_way_stands_next_to_it_in_the_same_unit(beside: Callable[..., Replicated]) -> None:
-    replicated = beside("simple-add", steady=True)
+def test_the_right_way_stands_next_to_it_in_the_same_unit(tables_of: Callable[..., Replicated]) -> None:
+    replicated = tables_of("simple-add", steady=True)
     assert {own.steady for own in all_own(replicated) if own.value} == {1000.0}
     assert {round(bias.share, 6) for bias in replicated.biases} == {1.0}
 
