@@ -245,7 +245,7 @@ def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool
     return abs(stored - found) <= tolerance * max(abs(stored), abs(found), size) or not math.isfinite(found)
 
 
-# How far files may be apart: by fresh processes, other memory, a warmer room, and so many margins, up to a widest.
+# How far files may differ: spread of processes, other memory, temperature, a multiple of both margins, and a limit.
 APART, MARGINS, WIDEST_MARGIN = 0.10, 3.0, 0.2
 ENOUGH_FILES = 3
 DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and least different values

@@ -182,7 +182,7 @@ def tail_bound(ordered: Series, share: float) -> float | None:
     return float(ordered[rank]) if rank < count else None
 
 
-class Reading(NamedTuple):  # what a series says so far
+class Reading(NamedTuple):  # the statistics of a series so far
     interval: Interval
     cut: int
     time: float  # autocorrelation time, in samples

@@ -79,7 +79,7 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     verdict = worst([estimate.verdict for estimate in processes])
     alike = (each for each in processes if each.verdict == verdict)
     deciding = max(alike, key=lambda estimate: estimate.high_s - estimate.low_s)  # the least precise of the worst
-    of = f"in the worst of {count} processes " if verdict == "noisy" else ""  # it speaks of its own interval only
+    of = f"in the worst of {count} processes " if verdict == "noisy" else ""  # only that verdict is about one interval
     added = ("effective_samples", "sample_count", "void_count", "duration_s")
     return replace(
         _with_spread(middle, processes),

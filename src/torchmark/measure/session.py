@@ -48,7 +48,7 @@ class Plan(Struct, frozen=True):
     sustain_s: float | None = None  # keep every case going for so long, for any precision
     seed: int = 0
     data: str | None = None  # folder with the real data sets
-    guarded: bool = False  # leave out what would not fit, as nobody named it
+    guarded: bool = False  # leave out cases that would not fit; a named case is always tried
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
     more: bool = False  # use the whole budget, for any precision
 

@@ -142,7 +142,7 @@ class Comparison(Study):
         orders, rounds = [pair, pair[::-1]] * (rounds_for(step_s) // 2), list[float]()
         self._random.shuffle(orders)
         for order in orders:
-            if len(rounds) >= VERY_SLOW_ROUNDS and self.left_s <= 0:  # a simulated device may take long over little
+            if len(rounds) >= VERY_SLOW_ROUNDS and self.left_s <= 0:  # turns can take longer than planned
                 break
             seconds = {process.name: process.ask(turn, messages.Turned).step_s for process in order}
             rounds.append(math.log(seconds[self.options.b.name] / seconds[self.options.a.name]))
