@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import faulthandler
+import gc
 import importlib
 import multiprocessing
 import os
@@ -490,4 +491,5 @@ if STARTER in os.environ:  # set for the server alone, which imports this file f
         with contextlib.suppress(Exception):  # a library that cannot be imported fails only the cases that need it
             importlib.import_module(name)
     faulthandler.cancel_dump_traceback_later()
+    gc.freeze()  # no worker has to search what was imported for garbage
     del os.environ[STARTER]
