@@ -6,6 +6,7 @@ threads that sleep while they wait, and long tests first.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -70,8 +71,8 @@ def prepare_with_environment(name: str) -> dict[str, Any]:
 
 
 def preload_with_torch(modules: Sequence[str]) -> None:
-    """The first test may not need torch, the next ones do."""
-    preload([*modules, "torch"])
+    """The first test may not need torch, the next ones do. First, as what follows freezes what was imported."""
+    preload(["torch", *modules])
 
 
 spawn.get_preparation_data = prepare_with_environment  # type: ignore[assignment]
@@ -101,6 +102,13 @@ SLOW_FILES = [
     "faults/test_injection",
     "fleet/test_local_fleet",
 ]
+
+
+def pytest_runtest_setup() -> None:
+    """Search what was imported for garbage once, and not before every step that is timed in this process."""
+    if "torch" in sys.modules and not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)  # after tests were deselected
