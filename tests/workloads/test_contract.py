@@ -67,6 +67,7 @@ def values(step: Step) -> list[list[float]]:
     return [output.double().flatten().tolist() for output in step.outputs()] if step.outputs else []
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize(("name", "params", "mode", "dtype"), CASES)
 def test_a_step_runs_and_computes_the_right_numbers(
     name: str, params: msgspec.Struct, mode: str, dtype: str, rounded_once: Callable[[Step], Step]
@@ -95,6 +96,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(name: str)
         assert not first or first != other
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("name", NAMES)
 def test_checking_changes_nothing_about_what_is_timed(name: str) -> None:
     workload = workloads.find_workload(name)
@@ -203,6 +205,7 @@ TRAININGS = [name for name in NAMES if "train" in workloads.find_workload(name).
 IN_SHORT = [name for name in TRAININGS if name != "venv-ppo"]  # it is not offered in short formats
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "float32") for name in TRAININGS), *((name, "bfloat16") for name in IN_SHORT)]
 )
@@ -226,6 +229,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("name", MODELS)
 def test_one_weight_that_arrives_one_percent_off_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = workloads.find_workload(name)

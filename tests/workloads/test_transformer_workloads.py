@@ -17,6 +17,7 @@ from torchmark.workloads.reference import without_drawing
 
 MODELS = {"resnet50": 25_557_032, "bert-classify": 108_311_810, "bert-encode": 109_482_240, "vit-train": 86_567_656}
 NAMES = list(MODELS)
+pytestmark = pytest.mark.usefixtures("drawn_once")
 MODES = [(name, mode) for name in NAMES for mode in find_workload(name).modes]
 
 

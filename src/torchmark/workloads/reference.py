@@ -20,6 +20,7 @@ _STRIDE = 104_729  # between the beginnings of two parameters in the block
 _DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "trunc_normal_"}
 # Operators that do not round.
 _MOVES = {"_to_copy", "clone", "copy_", "cat", "stack", "embedding", "index", "index_select", "gather", "relu"}
+_FACTORS = 65_537  # a prime, too: drawing one for each of a million numbers takes longer than computing them
 _rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`, if it is active
 
 
@@ -123,12 +124,17 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
     from torch.utils._pytree import tree_map
 
     generator = torch.Generator().manual_seed(seed)
+    block = torch.empty(_FACTORS, dtype=dtype).uniform_(1 - unit, 1 + unit, generator=generator)
+    twice, begin = torch.cat((block, block)), 0
 
     def off(result: Any, name: str) -> Any:
+        nonlocal begin
         if not isinstance(result, torch.Tensor) or result.dtype != dtype:
             return result
-        factor = torch.empty(result.shape, dtype=dtype).uniform_(1 - unit, 1 + unit, generator=generator)
-        moved = result.mul_(factor) if name.endswith("_") else result * factor
+        count, start = result.numel(), begin
+        begin = (begin + count) % _FACTORS
+        factors = twice[start : start + _FACTORS].expand(-(-count // _FACTORS), -1).reshape(-1)[:count].view_as(result)
+        moved = result.mul_(factors) if name.endswith("_") else result * factors
         return moved.clamp_(max=1.0) if name.startswith("sigmoid") else moved
 
     class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch declares no types here
