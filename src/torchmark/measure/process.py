@@ -491,5 +491,6 @@ if STARTER in os.environ:  # set for the server alone, which imports this file f
         with contextlib.suppress(Exception):  # a library that cannot be imported fails only the cases that need it
             importlib.import_module(name)
     faulthandler.cancel_dump_traceback_later()
+    find_workload("null")  # imports every workload
     gc.freeze()  # no worker has to search what was imported for garbage
     del os.environ[STARTER]
