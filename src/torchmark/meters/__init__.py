@@ -1,7 +1,5 @@
 """What is read while steps are timed: other processes, memory, heat, power; each with its source."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The processor's own meters on Linux (clock, temperature, throttling, energy), and how the machine is powered."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Meters of GPUs and Apple chips, each through its maker's library: NVML, Level Zero, AMD SMI, Apple's counters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

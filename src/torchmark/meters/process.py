@@ -1,7 +1,5 @@
 """What this process gets and uses: the CPU time and waits that other work costs it, memory, paging, and pauses."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

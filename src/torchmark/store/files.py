@@ -3,8 +3,6 @@
 The machine's lock is outside the folder of runs, which a cluster may share. The system releases it with its holder.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

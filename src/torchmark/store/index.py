@@ -3,8 +3,6 @@
 It is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import time

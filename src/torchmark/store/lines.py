@@ -4,8 +4,6 @@ Run files are shared, so every line passes through `shareable`. Texts are torchm
 and software, or the user's: labels, model files, parameters, metrics.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Run files read back: as a run, as samples, as shareable lines, or line by line with every fault for `check`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -206,7 +204,7 @@ def _empty(path: Path) -> StoreError:
 
 class Account(Struct, frozen=True):
     result: Result  # of a `finished` line
-    samples: dict[int, array[float]]  # since the one before, by process
+    samples: dict[int, "array[float]"]  # since the one before, by process
 
 
 Part = RunHeader | Account | lines.Checksum | Remark

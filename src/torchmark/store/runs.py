@@ -1,7 +1,5 @@
 """The user's folder: new runs, runs found by name, and local notes, which are never exported."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

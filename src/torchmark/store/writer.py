@@ -1,7 +1,5 @@
 """Writing run files: each line whole, in one write, and safe on the disk before anything else happens."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -11,6 +9,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -43,7 +42,7 @@ class RunWriter:
         self._sealed = False  # nothing was written since the last checksum
 
     @classmethod
-    def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
+    def create(cls, path: str | Path, header: RunHeader) -> Self:
         """Start a new file with its header; an existing file is never touched."""
         writer, first = cls(Path(path)), lines.encode_line(lines.Header(SCHEMA_VERSION, header))
         with os_errors("write", path):
@@ -61,7 +60,7 @@ class RunWriter:
         return writer
 
     @classmethod
-    def resume(cls, path: str | Path) -> RunWriter:
+    def resume(cls, path: str | Path) -> Self:
         """Open an existing file to append to; an incomplete last line is cut off first."""
         writer = cls(Path(path))
         read_header(path)
@@ -130,7 +129,7 @@ class RunWriter:
         if descriptor >= 0:
             let_go(descriptor)
 
-    def __enter__(self) -> RunWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
