@@ -15,8 +15,7 @@ from torchmark.analyze.pairing import axis_value, changed, grouped, join_machine
 from torchmark.analyze.wording import listed
 from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
-# Published figures have no interval: only what no flaw of their procedure could bring about is passed on.
-PUBLISHED_FACTOR = 1.5
+PUBLISHED_FACTOR = 1.5  # figures without an interval differ by more than flaws of their procedures explain
 WORTHWHILE = 1.1  # smaller gains are not mentioned
 FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0  # a shorter first step is not mentioned
 _SHOWN = 3  # workloads that a sentence lists
@@ -25,7 +24,7 @@ ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory
 
 
 def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
-    """Everything worth saying about these runs, the most important first. Settings are compared inside each machine."""
+    """Everything worth saying about these runs, the most important first; settings are compared on each machine."""
     machines, against = join_machines(runs), []  # every later run against the first, over all their cases
     for run, comparison in zip(runs[1:], compare_all(runs) if len(runs) > 1 else (), strict=True):
         mean = overall(comparison.families)
@@ -47,7 +46,7 @@ def _claims(run: Run) -> Iterator[Remark]:
     devices = dict.fromkeys(result.case.device for result in run.results)
     for axis in _AXES:
         values = {getattr(result.case, axis, None) or result.case.params.get(axis) for result in run.results}
-        if len(values) < 2:  # nothing varies, which is cheaper to see here
+        if len(values) < 2:  # faster than comparing
             continue
         (comparison,) = compare_within([run], axis)
         for device in [None] if axis == "device" or len(devices) == 1 else devices:
@@ -61,7 +60,7 @@ def _claims(run: Run) -> Iterator[Remark]:
                 yield Remark(axis, f"As published, {where}" if published else cause, cases=tuple(cases))
 
 
-Claim = tuple[str, Sequence[Pair]]  # a sentence, and what it rests on
+Claim = tuple[str, Sequence[Pair]]  # a sentence and its evidence
 
 
 def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
@@ -164,7 +163,7 @@ def _is_clear(pair: Pair) -> bool:
 
 
 def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
-    """One for a workload where most cases are clear and none of those disagrees; else one for each clear case."""
+    """One for a workload if most of its cases are clear and agree; else one for each clear case."""
     for name, own in grouped(pairs, lambda pair: pair.a.case.workload).items():
         clear = [pair for pair in own if _is_clear(pair)]
         if 2 * len(clear) > len(own) and len({pair.ratio > 1 for pair in clear}) == 1:
@@ -174,7 +173,7 @@ def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
 
 
 def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry]]:
-    """What is faster by enough to be worth a word, the fastest first, and what is slower, the slowest first."""
+    """What is notably faster, the fastest first, and what is notably slower, the slowest first."""
     entries = sorted(_entries(pairs), key=lambda entry: entry.speed)
     better = sorted((each for each in entries if each.speed > WORTHWHILE), key=lambda entry: -entry.speed)
     return better, [each for each in entries if each.speed < 1 / WORTHWHILE]
@@ -189,7 +188,6 @@ def _device_name(device: str) -> str:
 
 
 def _about_two(first: Run, second: Run, comparison: Comparison, mean: Family) -> Remark | None:
-    # The faster run is named first. Figures without an interval count only if published, and are marked so.
     pairs, factor = comparison.pairs, max(mean.ratio, 1 / mean.ratio)
     published = all(is_published(pair.a) or is_published(pair.b) for pair in pairs)
     names = [run.header.label or run.header.id for run in (first, second)]
