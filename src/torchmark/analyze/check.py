@@ -103,10 +103,9 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         means = [each.mean_s for each in processes]
         together = [math.exp(sum(map(math.log, means)) / len(means))] if means and min(means) > 0 else [0.0]
         known = not main or not means or any(_close(main, each, EXACT) for each in together + means)
-        yield from _violations(
-            (inside, "result.job.seconds", "it lies outside its own interval"),
-            (known, "result.job.stages", f"a step of {main:.6g} s, which is the mean of no process"),
-        )
+        yield from _violations((inside, "result.job.seconds", "it lies outside its own interval"))
+        foreign = f"a step of {main:.6g} s, which is the mean of no process"
+        yield from _violations((known, "result.job.stages", foreign))
         yield from _compare(job, total, ("seconds",), "result.job", "stages", EXACT)
 
 

@@ -1,7 +1,4 @@
-"""Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
-
-Intervals rest on the spread between processes; published figures have an assumed uncertainty.
-"""
+"""Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -308,7 +305,6 @@ class LiveComparison(Struct, frozen=True):
 
 
 def ratio_interval(pairs: Rounds, confidence: float = LOOK_CONFIDENCE) -> Interval | None:
-    """The ratio over pairs of processes; None for fewer than two."""
     count = len(pairs)
     if count < 2:
         return None

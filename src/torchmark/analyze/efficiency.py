@@ -86,10 +86,8 @@ def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result
     peak, estimate = peak_of(result, ceilings), result.estimate
     if peak is None or estimate is None:
         return result
-    raised = {
-        "launch-bound": peak.bound == "launch" and peak.shares["launch"] >= 0.5,
-        "implausible": again and peak.share > IMPLAUSIBLE,
-    }
+    raised = {"launch-bound": peak.bound == "launch" and peak.shares["launch"] >= 0.5}
+    raised["implausible"] = again and peak.share > IMPLAUSIBLE
     seen = {flag for process in result.processes for flag in process.flags}
     flags = [flag for flag in estimate.flags if flag not in raised or flag in seen]  # without those of an earlier call
     flags += [flag for flag, is_raised in raised.items() if is_raised and flag not in flags]
@@ -124,14 +122,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     }
     bounds: list[Bound] = ["compute", "bandwidth"]
     bounds += [bound for bound in ("launch", "loader") if shares[bound] >= 0.25]
-    return Peak(
-        share=max(shares["compute"], shares["bandwidth"]),
-        bound=max(bounds, key=shares.__getitem__),
-        shares=shares,
-        flops_per_s=flops_per_s,
-        bytes_per_s=bytes_per_s,
-        limits=ceilings.run,
-    )
+    share, bound = max(shares["compute"], shares["bandwidth"]), max(bounds, key=shares.__getitem__)
+    return Peak(share, bound, shares, flops_per_s, bytes_per_s, limits=ceilings.run)
 
 
 def arithmetic(case: Case) -> str:
@@ -184,11 +176,6 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
     return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
 
 
-def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
-    own, plain = known.flops.get(dtype), known.flops.get("float32")
-    return plain.value / own.value if own and plain else None
-
-
 def _ceilings(result: Result) -> DeviceCeilings:
     case, work, params = result.case, result.work, result.params
     seen = min((each.center_s for each in result.processes if each.center_s > 0), default=None)
@@ -217,7 +204,6 @@ def _array_bytes(result: Result, otherwise: float) -> float:
 
 
 def step_energy(estimate: Estimate) -> float | None:
-    """In joules."""
     power, wall_s = estimate.metered.mean_w, estimate.wall_step_s or estimate.center_s
     return None if power is None or wall_s <= 0 else power * wall_s
 
@@ -240,7 +226,6 @@ class Cost(Struct, frozen=True):  # None is unknown
 
 
 def cost_of(result: Result, prices: Prices) -> Cost | None:
-    """By time and measured power; None if no price or no figure applies."""
     estimate, job, items = result.estimate, result.job, result.work.items if result.work else 0.0
     if result.status != "ok" or estimate is None or estimate.center_s <= 0:
         return None
@@ -249,12 +234,9 @@ def cost_of(result: Result, prices: Prices) -> Cost | None:
     whole = job.seconds * second if job and any(stage.steps for stage in job.stages) else None
     if (prices.hour is None and (watts is None or power is None)) or (items <= 0 and whole is None):
         return None
-    return Cost(
-        million_items=estimate.center_s / items * 1e6 * second if items > 0 else None,
-        epoch=whole / job.epochs if job and job.epochs and whole is not None else None,
-        job=whole,
-        without_power=power is not None and watts is None,
-    )
+    million_items = estimate.center_s / items * 1e6 * second if items > 0 else None
+    epoch = whole / job.epochs if job and job.epochs and whole is not None else None
+    return Cost(million_items, epoch, whole, without_power=power is not None and watts is None)
 
 
 class ScalingRow(Struct, frozen=True):

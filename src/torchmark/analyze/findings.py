@@ -96,7 +96,7 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
         costs = [f"{1 / entry.speed - 1:.0%} on {entry.name}" for entry in costly[:_SHOWN]]
         costs += [f"at most {max((pair.high or 1) - 1, 0.001):.1%} on {pair.a.case.task}" for pair in cheap[:_SHOWN]]
         if costly:
-            yield f"per-step copies cost {listed(costs)}", [*_all_pairs(costly), *cheap]
+            yield f"per-step copies cost {listed(costs)}", [*(pair for entry in costly for pair in entry.pairs), *cheap]
 
 
 class _Entry(Struct, frozen=True):  # a workload, or one case of it
@@ -117,25 +117,24 @@ def times(speed: float) -> str:
 
 def _device_advice(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'use cuda:0 for resnet50 (12.5× the CPU), mlp (2.6×)'"""
-    base, (better, worse) = _device_name(pairs[0].a.case.device), _split(pairs)
+    base, (better, worse, rests_on) = _device_name(pairs[0].a.case.device), _split(pairs)
     parts: list[str] = []
     for entries, own, other in ((better, device, f" {base}"), (worse, base, f" {device}")):
         factors = [(each.name, times(max(each.speed, 1 / each.speed))) for each in entries[:_SHOWN]]
         named = [f"{name} ({factor}{'' if index else other})" for index, (name, factor) in enumerate(factors)]
         parts += [f"{'but' if parts else 'use'} {own} for {listed(named)}"] if named else []
     if parts:
-        yield ", ".join(parts), _all_pairs([*better, *worse])
+        yield ", ".join(parts), rests_on
 
 
 def _gains(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'bfloat16 makes bert-classify 1.9× as fast as float32, but matmul 0.45×'"""
     makes, base = (f"{value} makes", pairs[0].a.case.dtype) if axis == "dtype" else ("torch.compile makes", "without")
-    better, worse = _split(pairs)
+    better, worse, rests_on = _split(pairs)
     parts = [listed([f"{each.name} {times(each.speed)}" for each in own[:_SHOWN]]) for own in (better, worse) if own]
     if not parts:
         return
     parts[0] += f" as fast as {base}"
-    rests_on = _all_pairs([*better, *worse])
     paid = [even.steps for pair in rests_on if (even := break_even(pair.a, pair.b))]
     after = f"; compiling pays off after about {float(f'{max(paid):.2g}'):.0f} steps" if paid else ""
     yield f"{makes} {', but '.join(parts)}{after if axis == 'compile' else ''}", rests_on
@@ -172,15 +171,12 @@ def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
             yield from (_Entry(pair.a.case.task, (pair,)) for pair in clear)
 
 
-def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry]]:
-    """What is notably faster, the fastest first, and what is notably slower, the slowest first."""
+def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry], list[Pair]]:
+    """What is notably faster, the fastest first, what is notably slower, the slowest first, and their pairs."""
     entries = sorted(_entries(pairs), key=lambda entry: entry.speed)
     better = sorted((each for each in entries if each.speed > WORTHWHILE), key=lambda entry: -entry.speed)
-    return better, [each for each in entries if each.speed < 1 / WORTHWHILE]
-
-
-def _all_pairs(entries: Sequence[_Entry]) -> list[Pair]:
-    return [pair for entry in entries for pair in entry.pairs]
+    worse = [each for each in entries if each.speed < 1 / WORTHWHILE]
+    return better, worse, [pair for entry in (*better, *worse) for pair in entry.pairs]
 
 
 def _device_name(device: str) -> str:

@@ -132,7 +132,6 @@ def is_published(result: Result) -> bool:
 
 
 def flaws_of(result: Result) -> tuple[Remark, ...]:
-    """The known flaws of a published figure; a measured one has a grade instead."""
     if not is_published(result):
         return ()
     return tuple(caution for caution in result.cautions if _ADDED.get(caution.kind, 0.0) is not None)
@@ -154,5 +153,4 @@ def band_of(a: Result, b: Result) -> float:
 
 
 def answer_within(ratio: float, band: float) -> Literal["faster", "slower", "similar"]:
-    """What a ratio of times says that may be off by `band`."""
     return "similar" if abs(math.log(ratio)) <= math.log1p(band) else "faster" if ratio < 1 else "slower"

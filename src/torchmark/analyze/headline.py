@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -155,17 +155,11 @@ def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | Non
         for other in run.results:
             if neighbour := _neighbour(result, other, run):
                 others.setdefault(*neighbour)
-    area = Area(
-        name=lead.area,
-        case=result.case.text,
-        figure=lead.figure if items or lead.figure != "rate" else "step",
-        value=items / estimate.center_s if items else estimate.center_s,
-        unit=lead.unit,
-        margin=grades.margin_of(estimate),
-        grade=grade,
-        faster=min((n for n in others.values() if n.ratio >= 1), key=lambda n: n.ratio, default=None),
-        slower=max((n for n in others.values() if n.ratio < 1), key=lambda n: n.ratio, default=None),
-    )
+    figure: Figure = lead.figure if items or lead.figure != "rate" else "step"
+    value, margin = items / estimate.center_s if items else estimate.center_s, grades.margin_of(estimate)
+    faster = min((each for each in others.values() if each.ratio >= 1), key=attrgetter("ratio"), default=None)
+    slower = max((each for each in others.values() if each.ratio < 1), key=attrgetter("ratio"), default=None)
+    area = Area(lead.area, result.case.text, figure, value, lead.unit, margin, grade, faster, slower)
     return _Found(lead, result, area, tuple(others.values()))
 
 

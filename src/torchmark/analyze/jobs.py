@@ -16,8 +16,7 @@ WARM_UP = "warm-up"
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
-    """The whole time of a procedure: warm-up laps count as they were, later ones stand for those that were not run. An
-    interruption counts once; in the high end, as often as it was met."""
+    """The whole time of a procedure; an interruption counts once, and in the high end as often as it was met."""
     stages = [stage for laps in procedure for stage in _stages(laps)]
     return project(stages, JobEstimate(0.0, 0.0, 0.0, all(laps.whole for laps in procedure)))
 

@@ -171,8 +171,7 @@ def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], 
 
 
 def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: int) -> Overall | None:
-    """Over the boards that half of all machines are on; None for fewer than two machines on all of them. `rates` come
-    with the low ends of their intervals."""
+    """Over the boards that half of all machines are on; None for fewer than two machines on all of them."""
     machines = dict.fromkeys(machine for own in rates.values() for machine in own)
     common = {name: own for name, own in rates.items() if len(own) >= max(2.0, 0.5 * len(machines))}
     shared, found = [machine for machine in machines if all(machine in own for own in common.values())], []

@@ -32,7 +32,6 @@ Group = TypeVar("Group")
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Group]) -> dict[Group, list[Item]]:
-    """Items by key, in their order."""
     groups: dict[Group, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -90,7 +90,6 @@ def verdict(
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> Case:
-    """The fastest that computes in the default's number format."""
     alike = [text for text in found if same_precision(cases[text], default)]
     best = min(alike, key=found.__getitem__, default=default.text)
     gained = found.get(default.text, 0.0) - found.get(best, 0.0)
@@ -185,7 +184,6 @@ class Settled(Struct, frozen=True):
 
     @property
     def gain(self) -> Interval | None:
-        """How many times as fast as the default."""
         found = ratio_interval(self.pairs, 1 - CHANCE)
         return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
 
@@ -221,7 +219,6 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Rou
 
 
 def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
-    """`lead` of each bout that both were in."""
     return tuple(logs for rounds in bouts if (logs := lead(rounds, case.text, other.text)))
 
 
@@ -324,7 +321,6 @@ def most_efficient(probes: Sequence[Probe]) -> int | None:
 
 
 def next_contender(probes: Sequence[Probe]) -> int | None:
-    """The next size to measure again for the most efficient one."""
     limits = ((_deciding(probes), RATE_TRIES), (doubtful(probes), TRIES))
     return min((each.size for due, most in limits for each in due if each.tries < most), default=None)
 

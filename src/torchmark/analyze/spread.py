@@ -141,7 +141,6 @@ def own_spread(processes: Sequence[Estimate]) -> Spread | None:
 
 
 def relative_spread(centers: Sequence[float]) -> float | None:
-    """The standard deviation over the mean; None for fewer than two times, or without a positive mean."""
     return stdev(centers) / mean(centers) if len(centers) > 1 and mean(centers) > 0 else None
 
 
@@ -162,8 +161,8 @@ def total_variance(parts: Sequence[tuple[float, float]]) -> Spread:
 
 
 def with_known(variance: float, freedom: float, known: float) -> Spread:
-    """An estimated variance plus a known one, and the freedom at which an interval of the sum reaches as far as both;
-    Satterthwaite's would be too large if the estimate is small by chance."""
+    """An estimated plus a known variance, and the freedom at which an interval of the sum reaches as far as both."""
+    # Satterthwaite's freedom would be too large if the estimate is small by chance.
     total = variance + known
     if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
         return Spread(total, freedom)
@@ -191,7 +190,6 @@ def _excess(freedom: float) -> float:
 
 
 def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
-    """The estimate over `count` processes with the interval in which a repeat would land."""
     whole = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
     reach = min(critical(whole.freedom, CHANCE) * math.sqrt(whole.variance), 10.0)
     low_s, high_s = estimate.center_s * math.exp(-reach), estimate.center_s * math.exp(reach)

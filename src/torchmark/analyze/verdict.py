@@ -299,7 +299,6 @@ def _known(items: Iterable[object], name: str) -> list[Any]:
 
 
 def was_paused(before: Moment, after: Moment) -> bool:
-    """Whether a time between these moments says nothing about the work."""
     steady_s = after.steady_s - before.steady_s
     allowed_s = max(CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE * steady_s)
     clocks = ((before.wall_s, after.wall_s), (before.boot_s, after.boot_s))
@@ -335,10 +334,6 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
         fix = "± includes that; more processes narrow it: measure longer with --budget"
         found.append(Remark("process-spread", seen, fix))
     return tuple(found)
-
-
-def contended(seen: str) -> Remark:
-    return Remark("contended", seen, VERDICT_FIXES["contended"])
 
 
 def _facts(result: Result, estimate: Estimate) -> dict[str, str]:

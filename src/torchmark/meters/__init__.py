@@ -94,14 +94,12 @@ def open_conditions(root: Path = ROOT, family: int | None = None, device: str = 
 
 
 def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
-    """The source of each quantity on this machine, or why it is unavailable."""
     from torchmark.meters.process import open_waits
 
     return {name: meter.provenance for name, meter in (open_vitals(device, root) | open_waits(root)).items()}
 
 
 def open_vitals(device: str, root: Path = ROOT) -> Meters:
-    """The energy, clock, temperature and throttling of a device."""
     from torchmark.meters import cpu, gpu
 
     kind, _, number = device.partition(":")

@@ -108,7 +108,6 @@ def wait_reader() -> Callable[[], Wait]:
 
 
 def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -> float | None:
-    """Seconds in these columns of /proc/stat for these cores; None without any."""
     ticks = list[int]()
     with suppress(OSError), (root / "proc/stat").open(errors="replace") as file:
         for name, *values in map(str.split, takewhile(lambda line: line.startswith("cpu"), file)):

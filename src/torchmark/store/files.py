@@ -52,7 +52,6 @@ _held: set[int] = set()  # descriptors with a lock
 
 @contextmanager
 def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
-    """Turn an OSError into a StoreError."""
     try:
         yield
     except OSError as error:

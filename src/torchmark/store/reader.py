@@ -66,7 +66,6 @@ def shareable_lines(path: str | Path) -> Iterator[bytes]:
 
 
 def write_export(path: str | Path, target: str | Path) -> int:
-    """Write what can leave this machine into a new file; returns the number of bytes."""
     with os_errors("write", target, "Choose another place with -o"):
         try:
             return write_whole(Path(target), shareable_lines(path), replace=False)
@@ -208,10 +207,7 @@ Part = RunHeader | Account | lines.Checksum | Remark
 
 
 def examine(path: str | Path, samples: bool = True) -> Iterator[tuple[int, Part]]:
-    """The parts and faults of a run file with their line numbers; raises only if it cannot be opened.
-
-    The last part of an unchanged file is its checksum.
-    """
+    """Parts and faults of a run file, by line; an unchanged one ends with its checksum. Raises if it is unreadable."""
     path, examiner, digest, schema, number = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION, 0
     end: Part | None = _damage("the file holds no run")
     try:

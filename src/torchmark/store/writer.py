@@ -117,7 +117,6 @@ class RunWriter:
         self.write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def seal(self) -> None:
-        """Add a checksum of everything so far."""
         if not self._sealed and self._descriptor >= 0:
             self._stamp = -1  # compare the whole file: a change within one tick of the clock leaves its time
             self.write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
