@@ -258,7 +258,7 @@ class Witness(Struct, frozen=True):  # one file's figure for one case
     case: str
     place: tuple[str, ...]  # work, device and software, in which files that are compared agree
     center_s: float
-    margin: float  # relative
+    margin: float
     series: tuple[SampleKey, ...]  # one per process
     counts: bool = True  # False: it supports no other
 

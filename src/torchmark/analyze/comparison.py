@@ -19,7 +19,7 @@ Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as
 
 # docs/method.md explains these.
 DIFFERENT, SAME, SAME_LIVE = 0.01, 0.05, 0.03
-EVERYTHING = 700.0  # logarithm of about the largest ratio that a float can hold
+EVERYTHING = 700.0  # the log of about the largest float
 
 
 def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
@@ -49,19 +49,19 @@ class Row(Struct, frozen=True):
     explained: float = 0.0  # part of the log ratio that other programs may have caused
 
 
-class Pair(Row, frozen=True, kw_only=True):  # one case on both sides
+class Pair(Row, frozen=True, kw_only=True):
     case: str
     basis: str  # of the interval
     a: Result
     b: Result
     differences: tuple[Difference, ...] = ()
     no_interval: str | None = None  # why
-    assumed: float | None = None  # where a side was published: how far the ratio may be off, as a share
-    flaws: tuple[Remark, ...] = ()  # of the published sides
+    assumed: float | None = None  # of published sides: how far the ratio may be off, as a share
+    flaws: tuple[Remark, ...] = ()
     visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
-class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the geometric mean of their ratios
+class Family(Row, frozen=True, kw_only=True):  # the geometric mean over the pairs of a workload
     name: str
     count: int
 
@@ -69,7 +69,7 @@ class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Comparison(Struct, frozen=True):  # of two runs, or of two settings inside one run
+class Comparison(Struct, frozen=True):
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
     families: tuple[Family, ...] = ()
@@ -100,7 +100,7 @@ def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
     return _judge_all(_compare(run, run, pairing.pair_within(run, by), by) for run in runs)
 
 
-class Side(NamedTuple):  # what one run knows of the logarithm of a time
+class Side(NamedTuple):  # a log time in one run
     logs: tuple[float, ...]  # of each process
     basis: str
     spread: Spread  # of one process
@@ -179,7 +179,7 @@ def _pair(a: Result, b: Result, sides: tuple[Side, Side], apart: float, differen
         return replace(pair, basis=basis, verdict=verdict, assumed=band, flaws=flaws, visible=band)
     if doubt:
         return replace(pair, no_interval=doubt)
-    drift = spread.DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
+    drift = spread.DRIFT**2 if apart else 0.0  # cases of one run share the state of the machine
     parts = [(own.variance / len(logs) + drift * own.variance, own.freedom) for logs, _, own, _ in sides]
     return _with_interval(pair, with_known(*total_variance(parts), apart))
 
@@ -271,11 +271,11 @@ def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
 
 class LiveSide(Struct, frozen=True):
     result: Result
-    python: str  # the interpreter
+    python: str
     machine: Machine | None = None  # None: it failed before it reported one
     packages: dict[str, str] = {}  # versions
     environment: dict[str, str] = {}  # set for this side alone
-    last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
+    last_words: tuple[str, ...] = ()  # of the output of a process that failed
 
 
 Rounds = Sequence[Sequence[float]]  # the log ratios of every pair of processes
@@ -289,7 +289,7 @@ class LiveComparison(Struct, frozen=True):
     b: LiveSide
     verdict: Answer
     stopped: Stopped
-    ratio: float | None = None  # the step time of b over that of a
+    ratio: float | None = None  # as of a Row
     low: float | None = None
     high: float | None = None
     ratios: tuple[float, ...] = ()  # one for each pair of processes
@@ -332,8 +332,6 @@ def why_stop(pairs: Rounds, target: float | None = None, limit: float | None = N
 
 
 def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
-    """What is known to differ between the sides; what was asked for comes first."""
-
     def facts(side: LiveSide) -> list[Mapping[str, Any]]:
         result, machine = side.result, side.machine
         case = {name: getattr(result.case, name) for name in ("device", "dtype", "compile", "transfer")}
@@ -361,7 +359,7 @@ class Gate(Struct, frozen=True):
     decidable: float | None = None  # the smallest limit that this data decides
     slower: tuple[Pair | Family, ...] = ()
     lost: tuple[Unpaired, ...] = ()
-    blind: tuple[Pair, ...] = ()  # cases in which a difference of the limit would not be visible
+    blind: tuple[Pair, ...] = ()  # in which such a difference would not be visible
 
 
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:

@@ -214,7 +214,7 @@ def item_energy(result: Result) -> float | None:
 
 
 class Prices(Struct, frozen=True):  # in any currency
-    hour: float | None = None  # of this machine
+    hour: float | None = None
     kilowatt_hour: float | None = None
 
 

@@ -15,9 +15,9 @@ from torchmark.analyze.pairing import axis_value, changed, grouped, join_machine
 from torchmark.analyze.wording import listed
 from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
-PUBLISHED_FACTOR = 1.5  # figures without an interval differ by more than flaws of their procedures explain
+PUBLISHED_FACTOR = 1.5  # more than flaws of their procedures explain
 WORTHWHILE = 1.1  # smaller gains are not mentioned
-FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0  # a shorter first step is not mentioned
+FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0
 _SHOWN = 3  # workloads that a sentence lists
 _AXES = ("device", "dtype", "compile", "batch", "threads", "workers", "transfer")
 ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory", "first-step")
@@ -25,7 +25,7 @@ ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory
 
 def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
     """Everything worth saying about these runs, the most important first; settings are compared on each machine."""
-    machines, against = join_machines(runs), []  # every later run against the first, over all their cases
+    machines, against = join_machines(runs), []  # against the first run, over all cases
     for run, comparison in zip(runs[1:], compare_all(runs) if len(runs) > 1 else (), strict=True):
         mean = overall(comparison.families)
         if mean and (finding := _about_two(runs[0], run, comparison, mean)):

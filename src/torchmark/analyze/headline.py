@@ -77,7 +77,7 @@ class Block(Struct, frozen=True):
     in_short: str = ""
 
 
-class Command(Struct, frozen=True):  # what to type next
+class Command(Struct, frozen=True):
     purpose: str
     command: str
 
@@ -113,7 +113,7 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
         return None
     groups = grouped(found, lambda each: each.result.case.device).items()
     blocks = [Block(device, tuple(each.area for each in own), _in_short(device, own)) for device, own in groups]
-    for lead in LEADS:  # sort by the first area that all have, as different areas cannot be averaged
+    for lead in LEADS:  # sort by the first area that all have
         values = [area.value for block in blocks for area in block.areas if area.name == lead.area]
         if len(values) == len(blocks):
             ordered = sorted(zip(values, blocks, strict=True), key=itemgetter(0), reverse=lead.figure == "rate")

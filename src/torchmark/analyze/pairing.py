@@ -93,7 +93,6 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
 
 
 def differing_facts(parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[tuple[str, Any, Any]]:
-    """Names and both values of the facts that differ, part by part."""
     both = ((name, a.get(name), b.get(name)) for a, b in parts for name in dict.fromkeys((*a, *b)))
     return (each for each in both if each[1] != each[2])
 
@@ -265,5 +264,9 @@ def setting_text(name: str, value: Value | None) -> str:
     return f"{name}={'default' if value is None else value}"
 
 
+def settings_text(case: Case, names: Iterable[str]) -> str:
+    return " + ".join(setting_text(name, setting(case, name)) for name in names)
+
+
 def name_of(case: Case, default: Case) -> str:
-    return " + ".join(setting_text(name, setting(case, name)) for name in differing(default, case)) or "default"
+    return settings_text(case, differing(default, case)) or "default"

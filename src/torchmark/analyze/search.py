@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 
 from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, break_even, ratio_interval
 from torchmark.analyze.grades import grade_of, is_contended
-from torchmark.analyze.pairing import changed, differing, grouped, same_precision, setting, setting_text
+from torchmark.analyze.pairing import changed, differing, grouped, same_precision, setting, settings_text
 from torchmark.analyze.spread import CHANCE, Interval, critical, relative_spread
 from torchmark.records import BreakEven, Case, Contribution, Fitting, Result, Run, Tried, Tuning
 
@@ -113,10 +113,7 @@ def simplest(default: Case, cases: Sequence[Case], found: Scores) -> Case:
 
 def contributions(default: Case, winner: Case, found: Scores) -> tuple[Contribution, ...]:
     """The gains of single settings on the way to the winner, as far as they were tried; they multiply."""
-    return tuple(
-        Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
-        for names, gain in _way(default, winner, found)
-    )
+    return tuple(Contribution(settings_text(winner, names), gain) for names, gain in _way(default, winner, found))
 
 
 def core_of(default: Case, winner: Case, found: Scores) -> Case:

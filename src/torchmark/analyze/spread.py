@@ -83,7 +83,7 @@ _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
 
-class Spread(NamedTuple):  # a variance, as of the logarithm of one process's time, and its degrees of freedom
+class Spread(NamedTuple):  # as of the log time of a process
     variance: float
     freedom: float
 
@@ -134,7 +134,6 @@ def trigamma_inverse(value: float) -> float:
 
 
 def own_spread(processes: Sequence[Estimate]) -> Spread | None:
-    """Of the processes of a case alone; None for fewer than two, or if one took no time."""
     if len(processes) < 2 or any(process.center_s <= 0 for process in processes):
         return None
     return Spread(variance([math.log(process.center_s) for process in processes]), len(processes) - 1.0)

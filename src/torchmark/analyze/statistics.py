@@ -181,7 +181,7 @@ def tail_bound(ordered: Series, share: float) -> float | None:
     return float(ordered[rank]) if rank < count else None
 
 
-class Reading(NamedTuple):  # the statistics of a series so far
+class Reading(NamedTuple):
     interval: Interval
     cut: int
     time: float  # autocorrelation time, in samples
@@ -189,7 +189,7 @@ class Reading(NamedTuple):  # the statistics of a series so far
     warming: bool
     trending: bool
     slowing: bool
-    evidence_time: float  # the longest correlation time at any level, to decide whether there is enough
+    evidence_time: float  # the longest correlation time at any level
 
     def effective(self, count: int) -> float:
         return (count - self.cut) / self.time

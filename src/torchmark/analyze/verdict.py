@@ -310,7 +310,7 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     """What a reader should know before believing a result."""
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
-        return ()  # one figure alone warns about nothing
+        return ()
     raised = {flag: texts for flag, texts in _FLAGS.items() if flag in estimate.flags}
     facts = _facts(result, estimate) if raised else {}
     flags = [Remark(flag, cause.format(**facts), fix.format(**facts)) for flag, (cause, fix) in raised.items()]

@@ -78,7 +78,7 @@ def open_rapl(root: Path = ROOT) -> Meter:
 
 class Power(Struct, frozen=True):
     on_battery: bool | None = None
-    mode: str | None = None  # as the system names it
+    mode: str | None = None
     saving: bool = False  # set to be slower than it can be
 
 

@@ -99,7 +99,6 @@ def open_amd(index: int) -> Meters:
 
 
 def open_apple() -> Meter:
-    """Joules of the whole Apple chip."""
     try:
         from zeus.device import get_soc
     except ImportError:
@@ -127,7 +126,6 @@ def _meters(source: str, silent: str, counted: str = "", watts: _Read = lambda: 
 
 
 def _ask(library: Any, device: Any, question: str, *details: Any, factor: float = 1) -> Any:
-    """What a library's function answers about a device; None if it cannot."""
     value = _answer(lambda: getattr(library, question)(device, *details))
     return value if value is None or factor == 1 else value * factor
 

@@ -220,7 +220,7 @@ def machine_lock(
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        with suppress(OSError):  # the lock holds without this note
+        with suppress(OSError):  # the lock holds without it
             if not os.fstat(descriptor).st_size or _read_holder(descriptor):
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)

@@ -46,13 +46,13 @@ Progress = Callable[[int, int], object]  # called with the numbers of files read
 class Folder(Struct, frozen=True):
     files: int
     extracts: int
-    problems: tuple[str, ...]  # why some files could not be read
+    problems: tuple[str, ...]
 
 
 class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
-    count: int = 0  # of extracts
+    count: int = 0
     parts: tuple[bytes, ...] = (b"",) * _PARTS  # by the hashes of groups, compressed: one is in memory at a time
 
 

@@ -111,7 +111,7 @@ class _Contents:
         self._finished: dict[str, Result] = {}
         self._samples: dict[str, dict[int, tuple[float, ...]]] = {}  # of every process
         self._settled: dict[str, list[tuple[float, ...]]] = {}  # those in the last `finished` line
-        self._weights: dict[str, int] = {}  # of the results
+        self._weights: dict[str, int] = {}
         self._weight = self._sample_count = number = 0
         self.spread: float | None = None
         self.concluded: dict[str, Any] = {}  # by the name of the study

@@ -209,7 +209,6 @@ def keep_origin(run: str, files: Mapping[str, Path]) -> None:
 
 
 def find_origin(run: str) -> dict[str, Path]:
-    """The model files of a run by name; empty if they are not certain."""
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
         return {name: Path(path) for name, path in found.items()}
