@@ -81,8 +81,7 @@ class Comparison(Struct, frozen=True):
 def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
     """Whether b is faster than a, for each case that both did; partners may differ in `by`.
 
-    `faster` and `slower` hold over the whole table (Holm); `same` needs an interval that touches 1 ± 1% and stays
-    within ±5%.
+    `faster` and `slower` hold over the whole table (Holm); `same` needs an interval within ±5% that touches 1 ± 1%.
     """
     return compare_all((a, b), by)[0]
 

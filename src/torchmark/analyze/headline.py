@@ -106,9 +106,10 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
         cases = [Case(lead.workload, lead.mode, params, device) for params in (lead.params, dict[str, Value]())]
         same = [[each for each in run.results if replace(each.case, threads=None) == case] for case in cases]
         if leading := next((each[0] for each in same if len(each) == 1), None):
-            each = _found(lead, leading, published)
-            found += [each] if each else []
-            left_out += [] if each else [f"{lead.area} ({leading.status})"]
+            if each := _found(lead, leading, published):
+                found.append(each)
+            else:
+                left_out.append(f"{lead.area} ({leading.status})")
     if not found:
         return None
     groups = grouped(found, lambda each: each.result.case.device).items()

@@ -103,13 +103,13 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
 _NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
 
 
-class Place(Struct, frozen=True):  # only undisturbed ones have a rank
+class Place(Struct, frozen=True):
     entry: Entry
     runs: int  # in which it was measured
-    rate: float = 0.0  # as of the entry
+    rate: float = 0.0  # of the entry
     low: float = 0.0  # 95% interval
     high: float = 0.0  # infinite if the interval of the step time reaches zero
-    rank: int | None = None
+    rank: int | None = None  # None: disturbed or failed
     tied: bool = False
 
 

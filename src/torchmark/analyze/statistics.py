@@ -13,6 +13,7 @@ from torchmark.records import Estimand, Trend
 Series = NDArray[np.float64]
 
 # docs/method.md explains these.
+CONFIDENCE = 1 - CHANCE
 WINSOR_MADS = 4.0
 GEWEKE_Z, TREND_Z, FASTER_Z = 1.64, 2.8, -3.0
 BATCHES, CHI_SQUARED = 8, 14.067140449  # and the 95% quantile at BATCHES - 1 degrees of freedom
@@ -177,7 +178,7 @@ def mean_interval(times: Series, time: float) -> Interval:
 def tail_bound(ordered: Series, share: float) -> float | None:
     """A 95% upper bound of a high quantile, by the binomial distribution; None: too few samples."""
     count = len(ordered)
-    rank = max(math.ceil(count * share), int(np.searchsorted(binomial(count, share), 1 - CHANCE)))
+    rank = max(math.ceil(count * share), int(np.searchsorted(binomial(count, share), CONFIDENCE)))
     return float(ordered[rank]) if rank < count else None
 
 

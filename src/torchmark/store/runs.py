@@ -71,8 +71,7 @@ def new_path(header: RunHeader) -> Path:
 def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bool = False) -> tuple[Run, ...]:
     """The run that a path, `last`, a label or an id names, or those of a publication or a published machine.
 
-    A machine is `m1-chips/M1 Ultra GPU`, or `3090` for its figures from all publications. `repeats` keeps figures that
-    appear in two tables twice; `local` adds the messages behind failures.
+    `repeats` keeps figures that appear in two tables twice; `local` adds the messages behind failures.
     """
     path = _find_stored(text)
     return (load(path, samples=samples, local=local),) if path else publications.find_published(text, repeats)
