@@ -66,7 +66,7 @@ def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
 
 
 def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
-    """Compare a result with itself; `same_method`: this version of torchmark computes it in the same way."""
+    """Compare a result with itself; `same_method`: this version of torchmark has computed it."""
     estimate, numeric, processes, failed = result.estimate, result.numeric, result.processes, result.status != "ok"
     if failed or estimate is None:
         has_reason = not failed or bool(result.reason)
@@ -122,7 +122,7 @@ def _impossible(figure: Estimate, place: str) -> list[Remark]:
 
 
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
-    """Recompute the last processes of a result from their raw samples, and a replay by its publication's method."""
+    """Recompute the last processes of a result, or a replay, from raw samples."""
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
     first = len(result.processes) - len(values)
     if result.case.protocol == "as-published":
@@ -184,7 +184,7 @@ def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[R
 
 
 def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: bool) -> Iterator[Remark]:
-    """Recompute the published figure from the laps of its loop; of other stages only the duration is kept."""
+    """Recompute the figure from the laps of its loop; of other stages only the duration is kept."""
     place, job = "result.estimate", result.job
     if wrong := _impossible_samples(replace(stored, warmup_cut=0, call_cost_s=0.0), steps, place):
         yield from wrong

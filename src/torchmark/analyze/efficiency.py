@@ -57,7 +57,7 @@ def is_ceiling(result: Result) -> bool:
 
 
 def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results whose ceilings can be kept, and the names of other kinds: one disturbed case excludes its kind."""
+    """The results whose ceilings can be kept, and the names of the others: a disturbed case excludes its kind."""
 
     def kind(result: Result) -> tuple[str, str]:
         name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(result.case.workload)
@@ -160,7 +160,7 @@ def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None
 
 
 def case_again(result: Result, ceilings: Ceilings) -> Case | None:
-    """The case to measure again for a result that is too good: the one behind its ceiling, at full size."""
+    """What to measure again for a result that is too good: the case behind its ceiling, at full size."""
     peak, known, case = result.peak, ceilings.devices.get(result.case.device), result.case
     if peak is None or known is None or result.work is None:
         return None

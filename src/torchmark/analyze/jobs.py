@@ -114,7 +114,7 @@ def _center(part: Series) -> Interval:
 # In a replayed case's metrics: the costs of its procedure's faults.
 OVERHEAD = "seconds of "  # that are no work
 COST = "cost of "  # share by which a step with the fault takes longer
-UNDONE = "left undone"  # share of the time for which the device still worked after the clock was stopped
+UNDONE = "left undone"  # share of the time that the device worked on after the clock was stopped
 MADE = "steps made"  # if they are not those that were counted
 UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
 LEAST = 0.001  # share of a cause that is reported

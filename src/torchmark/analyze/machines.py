@@ -99,8 +99,7 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
             )
 
 
-# Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
-_NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
+_NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))  # about the machine, without a figure
 
 
 class Place(Struct, frozen=True):
@@ -216,7 +215,7 @@ MOST_SHARE = 0.25  # of a group that can stand out: more would be a group of its
 class Outlier(Struct, frozen=True):  # a run whose machine stands out
     label: str
     run: str  # its id
-    ratio: float  # of its step time to that of its peers
+    ratio: float  # of its step time to its peers'
     peers: int
     cases: int
     disturbed: str | None = None  # the verdict that may explain it
@@ -262,7 +261,7 @@ def _among(runs: Sequence[Run]) -> Iterator[Outlier]:
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:
-    """Rosner's test, in which no outlier hides another: all extremes up to the last one beyond its limit."""
+    """Rosner's test: all extremes up to the last one beyond its limit, so that none hides another."""
     left, taken, count = dict(numbers), list[int](), 0
     for _ in range(max(1, int(len(numbers) * MOST_SHARE)) if len(numbers) >= LEAST_MACHINES else 0):
         mean, spread = statistics.fmean(left.values()), statistics.stdev(left.values())

@@ -23,7 +23,7 @@ LEAST_FREEDOM = 3  # of the noise, for an answer
 WIDEST = 2.0  # the high end of a useful interval over its low end
 
 Results = Mapping[str, Result]  # by candidate
-Scores = Mapping[str, float]  # the log of the seconds per item, by candidate; only differences within rounds count
+Scores = Mapping[str, float]  # log seconds per item, by candidate; only differences within rounds count
 Round = Scores
 
 
@@ -221,7 +221,7 @@ def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tu
 
 # docs/method.md explains these.
 TRIES, RATE_TRIES, EFFICIENT, CONTENDING = 3, 2, 0.97, 0.85
-RISING = 1.05  # times the least memory: below, what grows is not yet the largest thing in memory
+RISING = 1.05  # times the least memory, above which the size decides
 
 
 class Probe(Tried, frozen=True, kw_only=True):
@@ -252,7 +252,7 @@ def recall_model(found: Fitting) -> MemoryModel | None:
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
-    """The step time of a size, by its undisturbed processes if there are any, and why it is unreliable."""
+    """The step time of a size, of undisturbed processes if there are any, and why it is unreliable."""
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
     centers, low_s, high_s = [each.center_s for each in calm], min(e.low_s for e in calm), max(e.high_s for e in calm)
     center_s, spread = sum(centers) / len(centers), relative_spread(centers)

@@ -40,8 +40,10 @@ def summarise(
     launch_bound = known.device_step_s is not None and known.device_step_s < IDLE_BELOW * (known.wall_step_s or 0.0)
     bimodal = known.estimand == "median" and is_bimodal(raw)
     names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
-    figures = {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
-    tails = {f"p{percent}_high_s": tail_bound(ordered, percent / 100) for percent in (90, 99)}
+    figures: dict[str, Any] = {n: value - cost for n, value in zip(names, (*reading.interval, *mean), strict=True)}
+    for percent in (90, 99):
+        figures[f"p{percent}_s"] = float(np.quantile(ordered, percent / 100))
+        figures[f"p{percent}_high_s"] = tail_bound(ordered, percent / 100)
     return replace(
         known,
         verdict=verdict,
@@ -55,13 +57,10 @@ def summarise(
         autocorrelation_time=reading.time,
         median_s=median,
         min_s=float(ordered[0]),
-        p90_s=float(np.quantile(ordered, 0.9)),
-        p99_s=float(np.quantile(ordered, 0.99)),
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         metered=metered_of(readings),
         **figures,
-        **tails,
     )
 
 

@@ -117,7 +117,7 @@ def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -
 
 
 def _tree_seconds(root: Path, family: int | None) -> float:
-    """CPU seconds of this process, or another, and of all its descendants, including ended ones."""
+    """CPU seconds of this process, or another, with all its descendants, even ended ones."""
     times, members, ticks = os.times(), _descendants(root, str(family or "self")), 0
     own_s = time.process_time() + times.children_user + times.children_system
     if family is not None:
@@ -166,7 +166,7 @@ def read_host_memory(root: Path = ROOT) -> HostMemory:
 
 
 def read_moment() -> Moment:
-    """All clocks, in about a microsecond; again if an interruption between the readings makes them disagree."""
+    """All clocks, in about a microsecond; again after an interruption between the readings."""
     for _ in range(10):
         boot_s = None if _BOOT is None else time.clock_gettime(_BOOT)
         moment = Moment(time.perf_counter(), time.time(), boot_s, _stops)

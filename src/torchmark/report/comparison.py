@@ -334,8 +334,7 @@ def live_document(found: LiveComparison) -> doc.Document:
 def so_far(interval: Interval | None) -> str:
     if interval is None:
         return "no interval yet"
-    reach = (interval.high - interval.low) / 2 / interval.center
-    return f"B is {units.factor(1 / interval.center)} as fast {units.relative(reach)}"
+    return f"B is {units.factor(1 / interval.center)} as fast {units.relative(interval.precision)}"
 
 
 def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]) -> str:

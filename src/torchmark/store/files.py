@@ -119,11 +119,11 @@ def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
-    """Write a file whole or not at all, and return its size; links are not followed."""
+    """Write a file whole or not at all, and return its size; follows no link, and only `replace` replaces a file."""
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = temporary(path)
-    try:  # without a name, so that a kill leaves nothing for `sweep`: only on Linux, and not on every file system
+    try:  # without a name, so that a kill leaves nothing behind: only on Linux, and not on every file system
         Path("/proc/self/fd").stat()  # needed to name it
         descriptor, is_nameless = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode), True
     except (AttributeError, OSError):

@@ -232,7 +232,7 @@ _GENERIC_REASONS = {
     "skipped": "it was skipped",
     "crashed": "it failed",
 }
-# Version 1's own reasons for a case that raised no exception; each matches as a whole.
+# Version 1's own reasons for a case that raised no exception.
 _PHASE, _NUMBER = r"[a-z ]{1,20}", r"[0-9.e+-]{1,12}"
 _OWN_REASONS = (
     rf"(the worker|it|rank \d+) (was ended by SIG[A-Z0-9]+|exited with code \d+|stopped answering) during {_PHASE}",

@@ -169,7 +169,7 @@ class RunWriter:
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
-        """Write all content again, and keep a file with other content; after a failure the path is unchanged."""
+        """Write all content again, and keep a changed file; after a failure the path is unchanged."""
         make_folder(self.path.parent)
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"
