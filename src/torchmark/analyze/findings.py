@@ -15,7 +15,7 @@ from torchmark.analyze.pairing import axis_value, changed, grouped, join_machine
 from torchmark.analyze.wording import listed
 from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
-PUBLISHED_FACTOR = 1.5  # more than flaws of their procedures explain
+PUBLISHED_FACTOR = 1.5  # more than the flaws of a published procedure explain
 WORTHWHILE = 1.1  # smaller gains are not mentioned
 FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0
 _SHOWN = 3  # workloads that a sentence lists

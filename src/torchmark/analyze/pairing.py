@@ -83,7 +83,7 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
         where["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
         kinds = {each.case.device.partition(":")[0] for each in (result, other)}
         info = next((info for info in machine.devices if info.name == case.device), None)
-        if info and len(kinds) == 1 and "cpu" not in kinds:  # that is part of the machine
+        if info and len(kinds) == 1 and "cpu" not in kinds:  # a processor is part of the machine
             where |= {"device model": info.model, "driver": info.driver}
         where |= {"steps": header.steps, "torchmark": header.version}
         return [{name: axis_value(result, name) for name in named}, set_up, where]

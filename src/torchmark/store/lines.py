@@ -161,7 +161,7 @@ def damaged(path: Path, number: int, what: str) -> StoreError:
 GONE = "…"
 LONGEST_TEXT, LONGEST_NAME = 600, 200
 _TEXTS = ("reason", "evidence", "cause", "cure", "provenance", "method", "note")
-_WHOLE = ("id", "created", "cases", "case", "sha256", "command")  # not shortened
+_WHOLE = ("id", "created", "cases", "case", "sha256", "command")  # cases, and texts made of them
 _GIVEN: dict[str, Callable[[str], str]] = {
     "label": str,
     "os": settings.shareable_system,
