@@ -1,7 +1,4 @@
-"""Check run files for consistency, and compare the figures of several files.
-
-Estimates are recomputed from the raw samples by the functions that measured. This finds damage, not forgery.
-"""
+"""Check run files for consistency, by recomputing estimates, and compare the figures of several files."""
 
 import hashlib
 import math
@@ -28,11 +25,10 @@ from torchmark.records import STEP, Contention, Estimate, JobEstimate, Laps, Mac
 EXACT = 1e-6  # relative: rounding
 CORRELATED = 1e-3  # sums over long series differ more from one version of numpy to another
 LONGEST_S = 1e9  # thirty years
-TIMED_TWICE = 1.02  # samples cannot take longer than the time in which they were taken, beyond rounding
-# The work between samples takes at most so many times as long as they do, plus this, plus this for every block.
-IDLE_TIMES, IDLE_S, IDLE_BLOCK_S = 3.0, 10.0, 2e-3
+TIMED_TWICE = 1.02  # samples take no longer than the time in which they were taken, beyond rounding
+IDLE_TIMES, IDLE_S, IDLE_BLOCK_S = 3.0, 10.0, 2e-3  # the most between samples: a multiple of them, once, per block
 
-# Fields of an estimate that follow from the kept samples alone, and those that follow from rules that may change.
+# Fields of an estimate that follow from the kept samples alone, and those that follow from a method that may change.
 _DESCRIBED = (
     "center_s", "mean_s", "median_s", "min_s", "p90_s", "p90_high_s", "p99_s", "p99_high_s", "mad_s", "outlier_share",
 )  # fmt: skip
@@ -40,7 +36,7 @@ _BY_METHOD = ("autocorrelation_time", "effective_samples", "low_s", "high_s", "m
 
 
 def _violations(*rules: tuple[bool, str, str]) -> list[Remark]:
-    """Of the rules that do not hold, each given as whether it does, the place and the cause."""
+    """The rules that do not hold; each is whether it does, the place and the cause."""
     return [Remark("consistent", cause, place=f"$.{place}") for holds, place, cause in rules if not holds]
 
 
@@ -70,21 +66,20 @@ def check_header(header: RunHeader, now: datetime) -> Iterator[Remark]:
 
 
 def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
-    """Compare a result with itself; `same_method`: this version of torchmark computes it in the same way."""
-    estimate, numeric, processes = result.estimate, result.numeric, result.processes
-    if result.status != "ok":
-        yield from _violations((bool(result.reason), "result.reason", f"{result.status} without a reason"))
-        return
-    if estimate is None:
-        yield from _violations((False, "result.estimate", "ok without a figure"))
+    """Compare a result with itself; `same_method`: this version of torchmark has computed it."""
+    estimate, numeric, processes, failed = result.estimate, result.numeric, result.processes, result.status != "ok"
+    if failed or estimate is None:
+        has_reason = not failed or bool(result.reason)
+        without = (has_reason, "result.reason", f"{result.status} without a reason")
+        yield from _violations(without, (failed, "result.estimate", "ok without a figure"))
         return
     figures = {"estimate": estimate} | {f"processes[{index}]": process for index, process in enumerate(processes)}
     impossible = [wrong for place, figure in figures.items() for wrong in _impossible(figure, f"result.{place}")]
     yield from impossible
     if estimate.verdict != "as-published":
-        if not processes and not impossible:
-            yield from _violations((False, "result.processes", "a figure without the processes that it comes from"))
-        elif not impossible:
+        missing = not processes and not impossible
+        yield from _violations((not missing, "result.processes", "a figure without the processes that it comes from"))
+        if processes and not impossible:
             found = combine(processes)
             if estimate.spread is not None and estimate.freedom:  # the spread of the whole run, shared by its cases
                 found = with_interval(found, Spread(estimate.spread**2, estimate.freedom), len(processes))
@@ -102,16 +97,15 @@ def check_result(result: Result, same_method: bool) -> Iterator[Remark]:
         yield from _violations((0 <= numeric.error <= numeric.tolerance, "result.numeric", off))
     if job := result.job:
         inside = job.low_s <= job.seconds * (1 + EXACT) and job.seconds <= job.high_s * (1 + EXACT)
-        replayed = result.case.protocol == "as-published"  # its parts were timed on the way, even where it was whole
+        replayed = result.case.protocol == "as-published"  # its parts were timed even if it was run whole
         total = project(job.stages, job) if job.stages and (replayed or not job.whole) else job
         main = next((stage.center_s for stage in job.stages if stage.name == STEP), 0.0)
         means = [each.mean_s for each in processes]
         together = [math.exp(sum(map(math.log, means)) / len(means))] if means and min(means) > 0 else [0.0]
         known = not main or not means or any(_close(main, each, EXACT) for each in together + means)
-        yield from _violations(
-            (inside, "result.job.seconds", "it lies outside its own interval"),
-            (known, "result.job.stages", f"a step of {main:.6g} s, which is the mean of no process"),
-        )
+        yield from _violations((inside, "result.job.seconds", "it lies outside its own interval"))
+        foreign = f"a step of {main:.6g} s, which is the mean of no process"
+        yield from _violations((known, "result.job.stages", foreign))
         yield from _compare(job, total, ("seconds",), "result.job", "stages", EXACT)
 
 
@@ -128,7 +122,7 @@ def _impossible(figure: Estimate, place: str) -> list[Remark]:
 
 
 def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_method: bool) -> Iterator[Remark]:
-    """Recompute the last processes of a result from their raw samples, and a replay by its publication's method."""
+    """Recompute the last processes of a result, or a replay, from raw samples."""
     values = [np.asarray(samples[process], dtype=np.float64) for process in sorted(samples)]
     first = len(result.processes) - len(values)
     if result.case.protocol == "as-published":
@@ -142,8 +136,7 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
     for index, (stored, series) in enumerate(zip(result.processes[first:], values, strict=True), first):
         place = f"result.processes[{index}]"
         wrong = _check_process(stored, series, place, same_method)
-        if not wrong and result.case.device.partition(":")[0] != "fake":
-            # Samples take their time: no more than there was, nor much less.
+        if not wrong and result.case.device.partition(":")[0] != "fake":  # samples take about the time that there was
             steps = 1 if stored.estimand == "median" else stored.block_size  # by events
             total_s, lasted = float((series + stored.call_cost_s).sum()) * steps, stored.duration_s
             first_s = float(series[0]) * stored.block_size  # it may have begun before the clock
@@ -160,7 +153,7 @@ def check_samples(result: Result, samples: Mapping[int, Sequence[float]], same_m
 
 
 def _check_process(stored: Estimate, samples: Series, place: str, same_method: bool) -> list[Remark]:
-    """Recompute with the recorded cut, costs and settings; what meters saw is not in the samples."""
+    """Recompute an estimate with its own cut, costs and settings; what meters saw is not in the samples."""
     if wrong := _impossible_samples(stored, samples, place):
         return wrong
     raw = np.maximum(samples + stored.call_cost_s, 1e-12)
@@ -191,14 +184,14 @@ def _impossible_samples(stored: Estimate, samples: Series, place: str) -> list[R
 
 
 def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: bool) -> Iterator[Remark]:
-    """Recompute the published figure from the laps of its loop; of other stages only the duration is kept."""
+    """Recompute the figure from the laps of its loop; of other stages only the duration is kept."""
     place, job = "result.estimate", result.job
     if wrong := _impossible_samples(replace(stored, warmup_cut=0, call_cost_s=0.0), steps, place):
         yield from wrong
         return
     middle = float(np.sort(steps)[len(steps) // 2])
     found = replace(stored, first_step_s=float(steps[0]), median_s=middle, min_s=float(steps.min()))
-    if same_method and job is None:  # of a loop that was watched and stopped: its later steps
+    if same_method and job is None:  # a loop that was watched and stopped
         later = [later_step(Laps("", steps.tolist(), len(steps) + more)).center_s for more in (0, 1)]
         found = replace(found, center_s=min(later, key=lambda each: abs(each - stored.center_s)))
     yield from _compare(stored, found, ("first_step_s", "median_s", "min_s", "center_s"), place, "samples", EXACT)
@@ -208,14 +201,13 @@ def _check_replay(result: Result, stored: Estimate, steps: Series, same_method: 
     divides = math.isfinite(times) and _close(times, max(round(times), 1), EXACT)
     cause = f"{stored.center_s:.6g} does not divide {times * stored.center_s:.6g}"
     follows = not same_method or not job or _is_from_laps(job, steps)
-    yield from _violations(
-        (follows, "result.job.stages", "none of them follows from its samples"), (divides, f"{place}.center_s", cause)
-    )
+    yield from _violations((follows, "result.job.stages", "none of them follows from its samples"))
+    yield from _violations((divides, f"{place}.center_s", cause))
 
 
 def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
-    """Whether one part of the job, with its first and later stages, is the loop that the samples are of."""
-    known: dict[tuple[bool, bool], JobEstimate] = {}  # computed once, however many parts there are
+    """Whether a part of the job, with its first and later stages, follows from the samples."""
+    known: dict[tuple[bool, bool], JobEstimate] = {}  # a stranger's file may have any number of parts
     for stored in grouped(job.stages, lambda stage: re.sub(r"^(first|interrupted|later) ", "", stage.name)).values():
         count = sum(stage.steps for stage in stored)
         kind = count == 1, count <= len(steps)
@@ -230,7 +222,7 @@ def _is_from_laps(job: JobEstimate, steps: Series) -> bool:
 def _compare(
     stored: object, found: object, names: Iterable[str], place: str, source: str, tolerance: float, size: float = 0.0
 ) -> list[Remark]:
-    """Rounding is relative to what the figures were computed from: `size`."""
+    """`size`: of what the figures were computed from, as rounding is relative to it."""
     rules = []
     for name in names:
         pair = getattr(stored, name), getattr(found, name, None)
@@ -245,18 +237,18 @@ def _close(stored: Any, found: Any, tolerance: float, size: float = 0.0) -> bool
     return abs(stored - found) <= tolerance * max(abs(stored), abs(found), size) or not math.isfinite(found)
 
 
-# How far files may differ: spread of processes, other memory, temperature, a multiple of both margins, and a limit.
+# How far files may differ (other memory, temperature), plus a multiple of the margin, which has a limit.
 APART, MARGINS, WIDEST_MARGIN = 0.10, 3.0, 0.2
 ENOUGH_FILES = 3
 DIGITS, DISTINCT = 6, 3  # of the digest: decimals of samples relative to their median, and least different values
 WINDOW, LEAST_SAMPLES = 256, 10  # samples of a process that are compared one by one: most and least
 NEAR, COPIED = 1e-5, 0.9  # relative difference of copied samples, and their share; honest repeats differ by far more
-NOISE = 10 * NEAR  # deviation from the median below which samples of independent processes may be that near
+NOISE = 10 * NEAR  # deviation from the median below which independent samples may be that near
 
 
 class SampleKey(Struct, frozen=True, eq=False):  # recognises copies of a process's samples
     digest: str
-    logs: Series  # relative to their median, so that a factor does not matter; empty if there is too little to see
+    logs: Series  # relative to their median, so that a factor does not matter; empty for too few or too equal ones
 
 
 class Witness(Struct, frozen=True):  # one file's figure for one case
@@ -266,7 +258,7 @@ class Witness(Struct, frozen=True):  # one file's figure for one case
     case: str
     place: tuple[str, ...]  # work, device and software, in which files that are compared agree
     center_s: float
-    margin: float  # relative
+    margin: float
     series: tuple[SampleKey, ...]  # one per process
     counts: bool = True  # False: it supports no other
 
@@ -280,7 +272,7 @@ class Corroboration(Struct, frozen=True):
 def witness(
     file: str, run: str, line: int, machine: Machine, result: Result, series: Sequence[SampleKey]
 ) -> Witness | None:
-    """None where it was disturbed."""
+    """None for a failed or disturbed result."""
     found, case = result.estimate, result.case
     if result.status != "ok" or found is None or found.verdict not in ("stable", "noisy"):
         return None
@@ -294,7 +286,7 @@ def witness(
 
 
 def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
-    """Compare each figure with the median of all others of the same work, device and software."""
+    """Compare each figure with the median of the others of the same work, device and software."""
     supported, copies = set[tuple[str, str]](), list[tuple[Witness, Witness]]()
     apart: list[tuple[Witness, float, int]] = []
     for group in grouped(witnesses, lambda each: each.place).values():
@@ -315,7 +307,7 @@ def corroborate(witnesses: Iterable[Witness]) -> Corroboration:
 
 
 def _originals(group: Sequence[Witness]) -> list[Witness]:
-    """For each witness the first with the same samples; those that count come first."""
+    """For each witness the first one with the same samples, preferably one that counts."""
     found, by_digest = dict[int, Witness](), dict[str, Witness]()
     by_length: dict[int, list[tuple[Series, Witness]]] = defaultdict(list)  # compared in one operation
 
@@ -338,7 +330,7 @@ def _originals(group: Sequence[Witness]) -> list[Witness]:
 
 
 def keep(values: Sequence[float]) -> SampleKey:
-    """The same for samples multiplied by a factor, unless they have hardly any spread: those would all be alike."""
+    """The same for samples times a factor, unless they have hardly any spread: those would all be alike."""
     samples = np.asarray(values, dtype=np.float64)
     median, first, logs = float(np.median(samples)) if len(samples) else 0.0, samples[:WINDOW], np.empty(0)
     scaled = np.round(samples / median, DIGITS) if np.isfinite(median) and median > 0 else samples

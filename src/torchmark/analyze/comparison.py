@@ -1,7 +1,4 @@
-"""Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is.
-
-Intervals rest on the spread between processes; published figures are judged by an assumed uncertainty.
-"""
+"""Compare stored runs case by case, and two sides that took turns: the ratio of step times and how sure it is."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +19,7 @@ Answer = Literal["faster", "slower", "same", "similar", "unsure"]  # similar: as
 
 # docs/method.md explains these.
 DIFFERENT, SAME, SAME_LIVE = 0.01, 0.05, 0.03
-EVERYTHING = 700.0  # logarithm of about the largest ratio that a computer can hold
+EVERYTHING = 700.0  # the log of about the largest float
 
 
 def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool | None = None) -> Answer:
@@ -34,7 +31,7 @@ def answer_of(low: float, high: float, same: float = SAME_LIVE, is_clear: bool |
 
 
 def break_even(eager: Result, compiled: Result, saved: float | None = None) -> BreakEven | None:
-    """Of results that differ in compiling alone, and what that saves in a step; None where it never pays off."""
+    """For results that differ in compiling alone; `saved` is per step. None where it never pays off."""
     if not (a := eager.estimate) or not (b := compiled.estimate):
         return None
     spent, saved = b.first_step_s - a.first_step_s, a.center_s - b.center_s if saved is None else saved
@@ -42,31 +39,29 @@ def break_even(eager: Result, compiled: Result, saved: float | None = None) -> B
 
 
 class Row(Struct, frozen=True):
-    """The step time of b over a's, or the time of an item where steps differ, and what follows from it."""
-
-    ratio: float
+    ratio: float  # the step time of b over a's, or the time of an item where steps differ
     verdict: Answer = "unsure"
     low: float | None = None  # 95% interval of this row alone
     high: float | None = None
     p_value: float | None = None  # of no difference beyond 1%, corrected for the number of rows
-    error: float | None = None  # standard error of the logarithm of the ratio
+    error: float | None = None  # standard error of the log ratio
     freedom: float | None = None
-    explained: float = 0.0  # of that logarithm: what other programs may have cost the slower side
+    explained: float = 0.0  # part of the log ratio that other programs may have caused
 
 
-class Pair(Row, frozen=True, kw_only=True):  # one case on both sides
+class Pair(Row, frozen=True, kw_only=True):
     case: str
     basis: str  # of the interval
     a: Result
     b: Result
     differences: tuple[Difference, ...] = ()
     no_interval: str | None = None  # why
-    assumed: float | None = None  # where a side was published: how far the ratio may be off, as a share
-    flaws: tuple[Remark, ...] = ()  # of the published sides
+    assumed: float | None = None  # of published sides: how far the ratio may be off, as a share
+    flaws: tuple[Remark, ...] = ()
     visible: float | None = None  # the smallest difference that would have been called one, as a share
 
 
-class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the geometric mean of their ratios
+class Family(Row, frozen=True, kw_only=True):  # the geometric mean over the pairs of a workload
     name: str
     count: int
 
@@ -74,7 +69,7 @@ class Family(Row, frozen=True, kw_only=True):  # all pairs of one workload: the 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Comparison(Struct, frozen=True):  # of two runs, or of two settings inside one run
+class Comparison(Struct, frozen=True):
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
     families: tuple[Family, ...] = ()
@@ -84,16 +79,15 @@ class Comparison(Struct, frozen=True):  # of two runs, or of two settings inside
 
 
 def compare_runs(a: Run, b: Run, by: str | None = None) -> Comparison:
-    """Pair the cases of two runs that did the same work, and say for each whether b is faster than a.
+    """Whether b is faster than a, for each case that both did; partners may differ in `by`.
 
-    `faster` and `slower` hold over the whole table: p-values are corrected after Holm. `same` needs an interval that
-    touches 1 ± 1% and stays within ±5%. Partners may differ in `by`.
+    `faster` and `slower` hold over the whole table (Holm); `same` needs an interval within ±5% that touches 1 ± 1%.
     """
     return compare_all((a, b), by)[0]
 
 
 def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str] = ()) -> tuple[Comparison, ...]:
-    """Every run after the first against the first; the answers hold over all of them together."""
+    """Every other run against the first; the answers hold over all of them together."""
     first, *others = runs
     named = [(places[0], place) for place in places[1:]] if places else [pairing.PLACES] * len(others)
     pairs = zip(others, named, strict=True)
@@ -101,11 +95,11 @@ def compare_all(runs: Sequence[Run], by: str | None = None, places: Sequence[str
 
 
 def compare_within(runs: Sequence[Run], by: str) -> tuple[Comparison, ...]:
-    """Inside each run: the cases that differ in `by` alone, against a baseline; the answers hold over all runs."""
+    """In each run the cases that differ in `by` alone, against a baseline; the answers hold over all runs."""
     return _judge_all(_compare(run, run, pairing.pair_within(run, by), by) for run in runs)
 
 
-class Side(NamedTuple):  # what one run knows of the logarithm of a time
+class Side(NamedTuple):  # a log time in one run
     logs: tuple[float, ...]  # of each process
     basis: str
     spread: Spread  # of one process
@@ -136,18 +130,18 @@ def _sides(results: tuple[Result, Result], spreads: Sequence[float | None]) -> t
             basis = doubt = "a published figure" if "printed" in result.settings else "timed as published"
         elif known.spread is not None and known.freedom:
             own = Spread(known.spread**2, known.freedom)
-        elif count == 1 and borrowed is None:
-            basis, doubt = "one process", "one process, and no spread between processes is known"
         elif count == 1 and borrowed is not None:
             ends = (only.mean_low_s, only.mean_high_s) if as_mean and only.estimand != "mean" else ()
             within = spread.within_variance(only, *ends)
             own = Spread(math.log1p(borrowed) ** 2 + within, spread.BORROWED_FREEDOM)
+        elif count == 1:
+            basis, doubt = "one process", "one process, and no spread between processes is known"
         sides.append(Side(logs, basis, own, doubt))
     return sides[0], sides[1]
 
 
 def explained(result: Result) -> float:
-    """What others may explain of a contended time's log: twice what they took, as a step waits for its last thread."""
+    """How much of a contended log time others may have caused: twice their share, as a step waits for all threads."""
     if result.estimate is None or result.estimate.verdict != "contended":
         return 0.0
     seen = result.estimate.contention
@@ -158,9 +152,9 @@ def explained(result: Result) -> float:
 
 def _compare(a: Run, b: Run, paired: Pairing, axis: str | None) -> Comparison:
     spreads = [a.process_spread, b.process_spread]
-    if a.header.machine == b.header.machine and None in spreads:  # one machine's spread serves both of its runs
+    if a.header.machine == b.header.machine and None in spreads:  # its spread serves both runs
         spreads = [next((each for each in spreads if each is not None), None)] * 2
-    apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance that two runs add as wholes
+    apart = 0.0 if a is b else 2 * spread.RUN_SPREAD**2  # the variance between runs
     known, unpaired = list[tuple[Pair, tuple[Side, Side]]](), list[Unpaired]()
     for match in paired.matches:
         if both := _sides(match, spreads):
@@ -184,7 +178,7 @@ def _pair(a: Result, b: Result, sides: tuple[Side, Side], apart: float, differen
         return replace(pair, basis=basis, verdict=verdict, assumed=band, flaws=flaws, visible=band)
     if doubt:
         return replace(pair, no_interval=doubt)
-    drift = spread.DRIFT**2 if apart else 0.0  # inside one run, cases share the state of the machine
+    drift = spread.DRIFT**2 if apart else 0.0  # cases of one run share the state of the machine
     parts = [(own.variance / len(logs) + drift * own.variance, own.freedom) for logs, _, own, _ in sides]
     return _with_interval(pair, with_known(*total_variance(parts), apart))
 
@@ -200,11 +194,9 @@ def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: f
     known = [(pair.error, pair.freedom) for pair in pairs if pair.error is not None and pair.freedom is not None]
     if len(known) < count:
         return family
-    # Processes of one round share what disturbed the machine then, so means of rounds differ by more than their cases.
-    # Of each side: the mean over the cases in every round of processes.
+    # What disturbs a round of processes is common to its cases, so the means of rounds differ by more than the cases.
     rounds = [[fmean(logs) for logs in zip(*(both[side].logs for _, both in cases), strict=False)] for side in (0, 1)]
-    if count == 1 or min(map(len, rounds)) < 2:
-        # With one process each, the correlation of the errors is unknown: assume the worst.
+    if count == 1 or min(map(len, rounds)) < 2:  # the correlation of the errors is unknown: assume the worst
         error, freedom = math.fsum(error for error, _ in known) / count, min(freedom for _, freedom in known)
         return _with_interval(family, Spread(error**2, freedom))
     own = total_variance([(error**2 / count**2, freedom) for error, freedom in known])
@@ -214,7 +206,7 @@ def _family(name: str, cases: Sequence[tuple[Pair, tuple[Side, Side]]], apart: f
 
 
 def overall(families: Sequence[Family]) -> Family | None:
-    """The geometric mean over workloads, whose errors are independent but for what two runs differ in as wholes."""
+    """The geometric mean over workloads, whose errors are independent except for the variance between runs."""
     if not families:
         return None
     count = len(families)
@@ -237,7 +229,7 @@ def _with_interval(row: AnyRow, known: Spread) -> AnyRow:
 
 
 def _chance(row: Row, share: float) -> float:
-    """Of such a difference by noise and disturbance, were the true one no larger than `share`."""
+    """The probability of such a difference if the true one were no larger than `share`."""
     excess = abs(math.log(row.ratio)) - row.explained - math.log1p(share)
     if not row.error or excess <= 0:
         return 0.0 if excess > 0 else 1.0
@@ -251,7 +243,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _judge(rows: Sequence[AnyRow]) -> Iterator[AnyRow]:
-    """With verdicts that hold over all rows together, and what would have been visible in each pair."""
+    """Add verdicts that hold over all rows together, and the difference that each pair would have shown."""
     p_values = [row.p_value for row in rows if row.p_value is not None]
     corrected = iter(holm(p_values))
     for row in rows:
@@ -278,16 +270,15 @@ def _judge_all(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
 
 class LiveSide(Struct, frozen=True):
     result: Result
-    python: str  # the interpreter
-    machine: Machine | None = None  # as the interpreter reports it; None: it failed before that
+    python: str
+    machine: Machine | None = None  # None: it failed before it reported one
     packages: dict[str, str] = {}  # versions
     environment: dict[str, str] = {}  # set for this side alone
-    last_words: tuple[str, ...] = ()  # the last lines of output of a process that failed
+    last_words: tuple[str, ...] = ()  # of the output of a process that failed
 
 
-Rounds = Sequence[Sequence[float]]  # of every pair of processes: the logarithms of the ratios of its rounds
+Rounds = Sequence[Sequence[float]]  # the log ratios of every pair of processes
 Stopped = Literal["clear", "precise", "pairs", "budget", "failed", "interrupted"]
-_KEPT = ("verdict", "stopped", "ratio", "low", "high", "ratios")  # of a live comparison, in the runs of its sides
 LOOKS = (5, 7, 10, 14, 20, 28, 40)  # counts of pairs at which it may stop
 LOOK_CONFIDENCE = 0.99  # of 200,000 simulated series, 95.4% hold the truth at all seven looks
 
@@ -297,28 +288,22 @@ class LiveComparison(Struct, frozen=True):
     b: LiveSide
     verdict: Answer
     stopped: Stopped
-    ratio: float | None = None  # the step time of b over that of a
+    ratio: float | None = None  # as of a Row
     low: float | None = None
     high: float | None = None
     ratios: tuple[float, ...] = ()  # one for each pair of processes
     duration_s: float = 0.0
 
     def conclusion(self, side: str) -> Live:
-        return Live(self.a.result.case, self.b.result.case, side, **{name: getattr(self, name) for name in _KEPT})
+        kept = {name: getattr(self, name) for name in ("verdict", "stopped", "ratio", "low", "high", "ratios")}
+        return Live(self.a.result.case, self.b.result.case, side, **kept)
 
     @property
     def failed(self) -> bool:
         return any(side.result.status != "ok" for side in (self.a, self.b))
 
 
-def recall_live(found: Live) -> LiveComparison:
-    """Only one that has figures of both sides is stored."""
-    a, b = (LiveSide(Result(case, "ok"), python="") for case in (found.a, found.b))
-    return LiveComparison(a, b, **{name: getattr(found, name) for name in _KEPT})
-
-
 def ratio_interval(pairs: Rounds, confidence: float = LOOK_CONFIDENCE) -> Interval | None:
-    """The ratio over pairs of processes; None for fewer than two."""
     count = len(pairs)
     if count < 2:
         return None
@@ -346,21 +331,17 @@ def why_stop(pairs: Rounds, target: float | None = None, limit: float | None = N
 
 
 def live_differences(a: LiveSide, b: LiveSide) -> tuple[Difference, ...]:
-    """What is known and differs between the sides, what was asked for first."""
-
     def facts(side: LiveSide) -> list[Mapping[str, Any]]:
         result, machine = side.result, side.machine
         case = {name: getattr(result.case, name) for name in ("device", "dtype", "compile", "transfer")}
         case |= {"threads": result.settings.get("threads", result.case.threads)} | result.case.options
-        software = (
-            {"torch": machine.torch, "built for": machine.torch_build, "python": machine.python} if machine else {}
-        )
-        software |= side.packages if machine else {}
+        names = {"torch": "torch", "built for": "torch_build", "python": "python"}
+        software = {name: getattr(machine, field) for name, field in names.items()} | side.packages if machine else {}
         return [case, {"interpreter": side.python}, side.environment, software, result.settings]
 
     found: dict[str, Difference] = {}
     parts = enumerate(zip(facts(a), facts(b), strict=True))
-    known = [both for index, both in parts if index < 3 or all(both)]  # a side that failed may know nothing
+    known = [both for index, both in parts if index < 3 or all(both)]  # a side that failed may have no facts
     for name, *values in pairing.differing_facts(known):
         first, second = ("-" if value is None else pairing.written(value) for value in values)
         found.setdefault(name.lower(), Difference(name, first, second))
@@ -371,17 +352,17 @@ Word = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 
 
 class Gate(Struct, frozen=True):
-    word: Word  # PASS needs data in which a difference of the limit would have been visible
+    word: Word  # PASS: a difference of the limit would have been visible
     limit: float
     visible: float | None = None  # the worst of the smallest visible differences; None: nothing could be seen
     decidable: float | None = None  # the smallest limit that this data decides
     slower: tuple[Pair | Family, ...] = ()
     lost: tuple[Unpaired, ...] = ()
-    blind: tuple[Pair, ...] = ()  # cases in which a difference of the limit would not be visible
+    blind: tuple[Pair, ...] = ()  # in which such a difference would not be visible
 
 
 def gate_runs(comparisons: Sequence[Comparison], limit: float, inside: bool = False) -> Gate:
-    """Whether a case or a workload with several is slower by more than chance explains, or missing if not `inside`."""
+    """Whether a case, or a workload with several, is slower beyond chance, or missing unless `inside` one run."""
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     families = [each for comparison in comparisons for each in comparison.families if each.count > 1]
     rows: list[Pair | Family] = [*pairs, *families]

@@ -1,4 +1,4 @@
-"""The roofline (a result's share of the best that the machine was seen to do), energy, cost and scaling."""
+"""The roofline (a result's share of the best that the machine has done), energy, cost and scaling."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ LEAST_S = 1e-9
 MEMORY, EXCHANGE = "memory", "all-reduce"
 LOADING = "load batch"  # the stage of a job that fetches data inside its steps
 PASSES = {"as-written": 6, "as-run": 2, "resident": 3}  # of variants of `tensor-add` over an array
-LEAST_SIZE = 1024  # of a product that may show how fast a device is
+LEAST_SIZE = 1024  # of a product that shows how fast a device is
 
 
 class Ceiling(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Ceiling(Struct, frozen=True):
     bytes: float = 0.0  # of what it worked on
 
 
-class DeviceCeilings(Struct, frozen=True):  # the best that one device was seen to do
+class DeviceCeilings(Struct, frozen=True):  # the best that a device has done
     flops: dict[str, Ceiling] = {}  # by arithmetic
     paths: dict[str, tuple[Ceiling, ...]] = {}  # bandwidths: memory, to-device, all-reduce
     issue_s: float | None = None  # handing over the smallest operator
@@ -42,7 +42,7 @@ NONE = Ceilings()
 
 
 def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
-    """What these results show of the machine: of several processes the fastest counts."""
+    """What these results show of the machine, by the fastest process of each."""
     found = NONE
     for result in results:
         doubted = result.estimate and "implausible" in result.estimate.flags
@@ -52,12 +52,12 @@ def ceilings_of(results: Iterable[Result], run: str | None = None) -> Ceilings:
 
 
 def is_ceiling(result: Result) -> bool:
-    """Whether one of its processes was undisturbed. The best of them counts, so their spread does not."""
+    """Whether one of its processes was undisturbed; their spread does not matter, as the best one counts."""
     return not all(is_disturbed(replace(result, estimate=replace(each, spread=0.0))) for each in result.processes)
 
 
 def split_disturbed(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results whose ceilings can be kept, and the names of the others: one disturbed case excludes its kind."""
+    """The results whose ceilings can be kept, and the names of the others: a disturbed case excludes its kind."""
 
     def kind(result: Result) -> tuple[str, str]:
         name = {"matmul": arithmetic(result.case), "launch": "launch"}.get(result.case.workload)
@@ -82,22 +82,20 @@ def merge(one: Ceilings, other: Ceilings) -> Ceilings:
 
 
 def with_peak(result: Result, ceilings: Ceilings, again: bool = False) -> Result:
-    """The result with its share of the ceilings and the flags that follow; implausible only if measured `again`."""
+    """The result with its share of the ceilings and the flags that follow; `implausible` only if measured `again`."""
     peak, estimate = peak_of(result, ceilings), result.estimate
     if peak is None or estimate is None:
         return result
-    raised = {
-        "launch-bound": peak.bound == "launch" and peak.shares["launch"] >= 0.5,
-        "implausible": again and peak.share > IMPLAUSIBLE,
-    }
+    raised = {"launch-bound": peak.bound == "launch" and peak.shares["launch"] >= 0.5}
+    raised["implausible"] = again and peak.share > IMPLAUSIBLE
     seen = {flag for process in result.processes for flag in process.flags}
-    flags = [flag for flag in estimate.flags if flag not in raised or flag in seen]  # it may have been judged before
+    flags = [flag for flag in estimate.flags if flag not in raised or flag in seen]  # without those of an earlier call
     flags += [flag for flag, is_raised in raised.items() if is_raised and flag not in flags]
     return replace(result, peak=replace(peak, again=again), estimate=replace(estimate, flags=tuple(flags)))
 
 
 def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
-    """None where a step has neither FLOPs nor bytes, or where a ceiling that it takes is not known."""
+    """None for a step without FLOPs and bytes, or if a ceiling that it needs is unknown."""
     case, work, estimate = result.case, result.work, result.estimate
     known = ceilings.devices.get(case.device)
     if result.status != "ok" or work is None or estimate is None or known is None or case.protocol != "steady":
@@ -109,8 +107,8 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     flops_per_s, bytes_per_s = ceiling.value if work.flops and ceiling else None, bandwidth if work.bytes else None
     step_s = max(estimate.center_s, estimate.call_cost_s, LEAST_S)
     capacity = step_s * (1 if case.device == "cpu" else case.workers)  # ranks share a CPU, but no other device
-    # On a device with a queue, launching is hidden unless the device is done as soon as it ends; else it is what the
-    # operators of a step cost at the least. Loaders that work ahead hide as much, but not on the CPU.
+    # A queue hides launching unless the device is done as soon as that ends; without one it is the least that the
+    # operators cost. Loaders that work ahead hide as much, but not on the CPU.
     launch, ahead = estimate.issue_share, bool(result.params.get("loader_workers")) and case.device != "cpu"
     called = min(result.metrics.get("operators", 0.0) * (known.issue_s or 0.0) / step_s, 1.0)
     stages = result.job.stages if result.job and estimate.mean_s > 0 else ()
@@ -124,18 +122,12 @@ def peak_of(result: Result, ceilings: Ceilings) -> Peak | None:
     }
     bounds: list[Bound] = ["compute", "bandwidth"]
     bounds += [bound for bound in ("launch", "loader") if shares[bound] >= 0.25]
-    return Peak(
-        share=max(shares["compute"], shares["bandwidth"]),
-        bound=max(bounds, key=shares.__getitem__),
-        shares=shares,
-        flops_per_s=flops_per_s,
-        bytes_per_s=bytes_per_s,
-        limits=ceilings.run,
-    )
+    share, bound = max(shares["compute"], shares["bandwidth"]), max(bounds, key=shares.__getitem__)
+    return Peak(share, bound, shares, flops_per_s, bytes_per_s, limits=ceilings.run)
 
 
 def arithmetic(case: Case) -> str:
-    """A dtype, and how exactly its products are computed where that is chosen."""
+    """A dtype, and the precision of its products if it was chosen."""
     return f"{case.dtype}+matmul={case.options['matmul']}" if "matmul" in case.options else case.dtype
 
 
@@ -146,7 +138,7 @@ def path_of(result: Result) -> str:
 
 
 def extent_of(result: Result) -> float:
-    """The bytes that decide which memory a step works in: of one array, where there are several of a size."""
+    """The bytes that decide which memory a step works in: one of several equal arrays."""
     total = (result.work.bytes or 0.0) if result.work else 0.0
     if result.case.workload == "tensor-add":
         return total / PASSES.get(str(result.params.get("variant")), PASSES["resident"])
@@ -154,7 +146,7 @@ def extent_of(result: Result) -> float:
 
 
 def bandwidth_at(known: DeviceCeilings, path: str, count: float) -> float | None:
-    """The ceiling for work on so many bytes: it falls evenly between measured sizes, and never rises."""
+    """The ceiling for work on so many bytes; it falls evenly between measured sizes, and never rises."""
     points = sorted(known.paths.get(path, ()), key=attrgetter("bytes"))
     if not points:
         return None
@@ -184,11 +176,6 @@ def case_again(result: Result, ceilings: Ceilings) -> Case | None:
     return parse_case(max(known.paths[path_of(result)], key=lambda point: point.value).case)
 
 
-def slower_than_float32(known: DeviceCeilings, dtype: str) -> float | None:
-    own, plain = known.flops.get(dtype), known.flops.get("float32")
-    return plain.value / own.value if own and plain else None
-
-
 def _ceilings(result: Result) -> DeviceCeilings:
     case, work, params = result.case, result.work, result.params
     seen = min((each.center_s for each in result.processes if each.center_s > 0), default=None)
@@ -199,7 +186,7 @@ def _ceilings(result: Result) -> DeviceCeilings:
     if case.workload == "tensor-add" and params.get("variant") == "resident" and work.bytes:
         return DeviceCeilings(paths={MEMORY: (Ceiling(work.bytes / seen, case.text, extent_of(result)),)})
     if case.workload in ("bandwidth", "copy", "all-reduce") and work.bytes:
-        # Its own size, that of one array, and the smaller ones that it timed.
+        # One array of its own size, and the smaller ones that it timed.
         size, stages = _array_bytes(result, work.bytes), result.job.stages if result.job else ()
         named = [(stage.name.removesuffix(" bytes"), stage.center_s) for stage in stages]
         timed = [(size, seen), *((float(name), step_s) for name, step_s in named if name.isdecimal() and step_s > 0)]
@@ -217,7 +204,6 @@ def _array_bytes(result: Result, otherwise: float) -> float:
 
 
 def step_energy(estimate: Estimate) -> float | None:
-    """In joules."""
     power, wall_s = estimate.metered.mean_w, estimate.wall_step_s or estimate.center_s
     return None if power is None or wall_s <= 0 else power * wall_s
 
@@ -228,19 +214,18 @@ def item_energy(result: Result) -> float | None:
 
 
 class Prices(Struct, frozen=True):  # in any currency
-    hour: float | None = None  # of this machine
+    hour: float | None = None
     kilowatt_hour: float | None = None
 
 
-class Cost(Struct, frozen=True):  # None where the result does not say enough
+class Cost(Struct, frozen=True):  # None is unknown
     million_items: float | None = None
     epoch: float | None = None
     job: float | None = None
-    without_power: bool = False  # a price of power was named, but the power is unknown
+    without_power: bool = False  # power has a price but is unknown
 
 
 def cost_of(result: Result, prices: Prices) -> Cost | None:
-    """By time and measured power; None where no price or no figure applies."""
     estimate, job, items = result.estimate, result.job, result.work.items if result.work else 0.0
     if result.status != "ok" or estimate is None or estimate.center_s <= 0:
         return None
@@ -249,20 +234,17 @@ def cost_of(result: Result, prices: Prices) -> Cost | None:
     whole = job.seconds * second if job and any(stage.steps for stage in job.stages) else None
     if (prices.hour is None and (watts is None or power is None)) or (items <= 0 and whole is None):
         return None
-    return Cost(
-        million_items=estimate.center_s / items * 1e6 * second if items > 0 else None,
-        epoch=whole / job.epochs if job and job.epochs and whole is not None else None,
-        job=whole,
-        without_power=power is not None and watts is None,
-    )
+    million_items = estimate.center_s / items * 1e6 * second if items > 0 else None
+    epoch = whole / job.epochs if job and job.epochs and whole is not None else None
+    return Cost(million_items, epoch, whole, without_power=power is not None and watts is None)
 
 
 class ScalingRow(Struct, frozen=True):
     workers: int
     step_s: float
     rate: float  # items per second, of all workers together
-    efficiency: float | None = None  # 1: no time is lost to the others; None: no figure for one worker
-    margin: float | None = None  # half the 95% interval of the efficiency, as a share of it
+    efficiency: float | None = None  # 1: no time is lost; None: no figure for one worker
+    margin: float | None = None  # half the 95% interval of the efficiency, relative
     communication_share: float | None = None
     nodes: int = 1
 
@@ -275,7 +257,7 @@ class Scaling(Struct, frozen=True):
 
 
 def find_scaling(results: Sequence[Result]) -> tuple[Scaling, ...]:
-    """Every case that was measured with several counts of workers, or on several counts of nodes."""
+    """Every case that was measured with different numbers of workers or nodes."""
     groups: dict[str, dict[tuple[int, int], tuple[Result, Estimate, Work]]] = {}
     for result in results:
         estimate, work, nodes = result.estimate, result.work, result.settings.get("nodes")

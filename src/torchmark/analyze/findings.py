@@ -15,18 +15,17 @@ from torchmark.analyze.pairing import axis_value, changed, grouped, join_machine
 from torchmark.analyze.wording import listed
 from torchmark.records import DISTURBED, NO_ROOM, Remark, Result, Run
 
-# Published figures have no interval: only what no flaw of their procedure could bring about is passed on.
-PUBLISHED_FACTOR = 1.5
+PUBLISHED_FACTOR = 1.5  # more than the flaws of a published procedure explain
 WORTHWHILE = 1.1  # smaller gains are not mentioned
-FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0  # a shorter first step is not mentioned
+FIRST_STEP_S, FIRST_STEP_TIMES = 3.0, 10.0
 _SHOWN = 3  # workloads that a sentence lists
 _AXES = ("device", "dtype", "compile", "batch", "threads", "workers", "transfer")
 ORDER = ("runs", "outlier", "device", "disturbed", *_AXES[1:], "loader", "memory", "first-step")
 
 
 def find_all(runs: Sequence[Run]) -> tuple[Remark, ...]:
-    """Everything worth saying about these runs, the most important first. Settings are compared inside each machine."""
-    machines, against = join_machines(runs), []  # every later run against the first, over all their cases
+    """Everything worth saying about these runs, the most important first; settings are compared on each machine."""
+    machines, against = join_machines(runs), []  # against the first run, over all cases
     for run, comparison in zip(runs[1:], compare_all(runs) if len(runs) > 1 else (), strict=True):
         mean = overall(comparison.families)
         if mean and (finding := _about_two(runs[0], run, comparison, mean)):
@@ -47,7 +46,7 @@ def _claims(run: Run) -> Iterator[Remark]:
     devices = dict.fromkeys(result.case.device for result in run.results)
     for axis in _AXES:
         values = {getattr(result.case, axis, None) or result.case.params.get(axis) for result in run.results}
-        if len(values) < 2:  # nothing varies, which is cheaper to see here
+        if len(values) < 2:  # faster than comparing
             continue
         (comparison,) = compare_within([run], axis)
         for device in [None] if axis == "device" or len(devices) == 1 else devices:
@@ -61,7 +60,7 @@ def _claims(run: Run) -> Iterator[Remark]:
                 yield Remark(axis, f"As published, {where}" if published else cause, cases=tuple(cases))
 
 
-Claim = tuple[str, Sequence[Pair]]  # a sentence, and what it rests on
+Claim = tuple[str, Sequence[Pair]]  # a sentence and its evidence
 
 
 def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
@@ -97,7 +96,7 @@ def _sentences(axis: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
         costs = [f"{1 / entry.speed - 1:.0%} on {entry.name}" for entry in costly[:_SHOWN]]
         costs += [f"at most {max((pair.high or 1) - 1, 0.001):.1%} on {pair.a.case.task}" for pair in cheap[:_SHOWN]]
         if costly:
-            yield f"per-step copies cost {listed(costs)}", [*_all_pairs(costly), *cheap]
+            yield f"per-step copies cost {listed(costs)}", [*(pair for entry in costly for pair in entry.pairs), *cheap]
 
 
 class _Entry(Struct, frozen=True):  # a workload, or one case of it
@@ -118,25 +117,24 @@ def times(speed: float) -> str:
 
 def _device_advice(device: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'use cuda:0 for resnet50 (12.5× the CPU), mlp (2.6×)'"""
-    base, (better, worse) = _device_name(pairs[0].a.case.device), _split(pairs)
+    base, (better, worse, rests_on) = _device_name(pairs[0].a.case.device), _split(pairs)
     parts: list[str] = []
     for entries, own, other in ((better, device, f" {base}"), (worse, base, f" {device}")):
         factors = [(each.name, times(max(each.speed, 1 / each.speed))) for each in entries[:_SHOWN]]
         named = [f"{name} ({factor}{'' if index else other})" for index, (name, factor) in enumerate(factors)]
         parts += [f"{'but' if parts else 'use'} {own} for {listed(named)}"] if named else []
     if parts:
-        yield ", ".join(parts), _all_pairs([*better, *worse])
+        yield ", ".join(parts), rests_on
 
 
 def _gains(axis: str, value: str, pairs: Sequence[Pair]) -> Iterator[Claim]:
     """'bfloat16 makes bert-classify 1.9× as fast as float32, but matmul 0.45×'"""
     makes, base = (f"{value} makes", pairs[0].a.case.dtype) if axis == "dtype" else ("torch.compile makes", "without")
-    better, worse = _split(pairs)
+    better, worse, rests_on = _split(pairs)
     parts = [listed([f"{each.name} {times(each.speed)}" for each in own[:_SHOWN]]) for own in (better, worse) if own]
     if not parts:
         return
     parts[0] += f" as fast as {base}"
-    rests_on = _all_pairs([*better, *worse])
     paid = [even.steps for pair in rests_on if (even := break_even(pair.a, pair.b))]
     after = f"; compiling pays off after about {float(f'{max(paid):.2g}'):.0f} steps" if paid else ""
     yield f"{makes} {', but '.join(parts)}{after if axis == 'compile' else ''}", rests_on
@@ -164,7 +162,7 @@ def _is_clear(pair: Pair) -> bool:
 
 
 def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
-    """One for a workload where most cases are clear and none of those disagrees; else one for each clear case."""
+    """One for a workload if most of its cases are clear and agree; else one for each clear case."""
     for name, own in grouped(pairs, lambda pair: pair.a.case.workload).items():
         clear = [pair for pair in own if _is_clear(pair)]
         if 2 * len(clear) > len(own) and len({pair.ratio > 1 for pair in clear}) == 1:
@@ -173,15 +171,12 @@ def _entries(pairs: Sequence[Pair]) -> Iterator[_Entry]:
             yield from (_Entry(pair.a.case.task, (pair,)) for pair in clear)
 
 
-def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry]]:
-    """What is faster by enough to be worth a word, the fastest first, and what is slower, the slowest first."""
+def _split(pairs: Sequence[Pair]) -> tuple[list[_Entry], list[_Entry], list[Pair]]:
+    """What is notably faster, the fastest first, what is notably slower, the slowest first, and their pairs."""
     entries = sorted(_entries(pairs), key=lambda entry: entry.speed)
     better = sorted((each for each in entries if each.speed > WORTHWHILE), key=lambda entry: -entry.speed)
-    return better, [each for each in entries if each.speed < 1 / WORTHWHILE]
-
-
-def _all_pairs(entries: Sequence[_Entry]) -> list[Pair]:
-    return [pair for entry in entries for pair in entry.pairs]
+    worse = [each for each in entries if each.speed < 1 / WORTHWHILE]
+    return better, worse, [pair for entry in (*better, *worse) for pair in entry.pairs]
 
 
 def _device_name(device: str) -> str:
@@ -189,7 +184,6 @@ def _device_name(device: str) -> str:
 
 
 def _about_two(first: Run, second: Run, comparison: Comparison, mean: Family) -> Remark | None:
-    # The faster run is named first. Figures without an interval count only if published, and are marked so.
     pairs, factor = comparison.pairs, max(mean.ratio, 1 / mean.ratio)
     published = all(is_published(pair.a) or is_published(pair.b) for pair in pairs)
     names = [run.header.label or run.header.id for run in (first, second)]

@@ -16,13 +16,11 @@ Ranked = TypeVar("Ranked", Word, Verdict)
 # The half-width of ± and the share of the processor that others took, up to which a grade is given.
 _LIMITS: tuple[tuple[Word, float, float], ...] = (("good", 0.05, 0.02), ("fair", 0.15, 0.10))
 
-# What to do about every verdict that keeps a grade from being good, the worst first: in a grade where that is not to
-# measure longer, and as a caution, where `{more}` asks for more time or steps.
-_GRADE_FIXES = {
+_GRADE_FIXES = {  # else: measure longer
     "contended": "stop other programs and run again",
     "throttled": "improve cooling or power, or take this as the sustained speed",
 }
-VERDICT_FIXES = {
+VERDICT_FIXES = {  # `{more}` asks for more time or steps
     "contended": "Stop other programs and measure again: the true speed is higher",
     "throttled": "Let it cool, improve the cooling or power supply, and compare sustained figures only",
     "slowing": "Check heat, power and memory. {more} and watch",
@@ -48,7 +46,7 @@ class Grade(Struct, frozen=True):
 
 
 def grade_of(result: Result) -> Grade | None:
-    """The grade of a measured figure; None where there is none, or where it was published."""
+    """None without a figure, or for a published one."""
     estimate = result.estimate
     if result.status != "ok" or estimate is None or estimate.verdict == "as-published":
         return None
@@ -66,7 +64,7 @@ def grade_of(result: Result) -> Grade | None:
 
 
 def margin_of(estimate: Estimate) -> float | None:
-    """Half the interval in which a repeat would land, relative to the step; None where that is unknown."""
+    """Half the interval in which a repeat would land, relative to the step."""
     return estimate.precision if estimate.spread is not None and estimate.center_s > 0 else None
 
 
@@ -76,18 +74,18 @@ def taken_share(contention: Contention) -> float:
 
 
 def is_disturbed(result: Result) -> bool:
-    """Whether no conclusion may rest on it: no figure, a poor grade, or others took over 10% of the processor."""
+    """Whether no conclusion may rest on it: it has no figure or a poor grade."""
     grade = grade_of(result)  # a published figure has none
     return grade.word == "poor" if grade else result.status != "ok" or result.estimate is None
 
 
 def is_contended(estimate: Estimate) -> bool:
-    """Whether others took more of the processor than any grade but `poor` allows; it can be judged by one process."""
+    """Whether others took so much of the processor that the grade is poor; one process is enough to judge."""
     return taken_share(estimate.contention) > _LIMITS[-1][2]
 
 
 def with_spread(result: Result, borrowed: float | None = None) -> Result:
-    """The result with the spread between its processes, which files of older versions lack; one process borrows it."""
+    """The result with the spread between its processes, which older files lack; a single process borrows it."""
     estimate = result.estimate
     if estimate is None or estimate.spread is not None or estimate.verdict == "as-published":
         return result
@@ -102,16 +100,16 @@ def with_spread(result: Result, borrowed: float | None = None) -> Result:
 
 ASSUMED = 0.15  # of a published figure: a single run, an unknown room temperature, the versions of the day
 
-# What each kind of note adds, as the half-width of an interval; 0: a flaw that does not change the number itself.
-# None: no flaw of the figure, but a remark on the text around it or on which work is equal to it.
+# The half-width that each kind of note adds; 0: a flaw that does not change the number; None: no flaw of the figure,
+# but a remark on the text around it or on which work is equal to it.
 _ADDED: dict[str, float | None] = {
     "autograd-graph": 0.05,  # building the graph takes a few percent of a forward pass
     "progress-bar": 0.02,  # 51 calls counted as 50
     "rounded": 0.125,  # half of the last digit of the shortest such figure, 4 s
-    "live-display": 0.10,  # a moving average of the last moments
+    "live-display": 0.10,  # a moving average
     "rented": 0.10,  # neighbours and clock unknown
     "slows-down": 0.30,  # the mean of a run whose steps doubled
-    "start-up-heavy": 0.50,  # mostly something other than steps
+    "start-up-heavy": 0.50,  # mostly not steps
     "swapping": 0.50,
     "overheated": 0.50,
 }
@@ -121,8 +119,7 @@ _ADDED |= dict.fromkeys((
     "unknown-hardware", "whole-process",
 ), 0.0)  # fmt: skip
 _ADDED |= dict.fromkeys(("cpu-only", "folded", "other-shape", "overflow", "two-copies", "wrong-claim"))
-# What is paid once, and so only adds where it was spread over few steps.
-_ADDED_ONCE = {
+_ADDED_ONCE = {  # if there were few steps, as it is paid once
     "model-move-counted": 0.30,  # includes the start of the driver, up to a second of a loop of three
     "no-sync": 0.10,  # the last steps were still in the queue
     "warm-up-counted": 0.10,  # the first step
@@ -130,19 +127,18 @@ _ADDED_ONCE = {
 
 
 def is_published(result: Result) -> bool:
-    """Whether it was timed the way a publication did: one figure, with nothing about how sure it is."""
+    """Whether it was timed as in a publication: one figure without an interval."""
     return result.case.protocol == "as-published"
 
 
 def flaws_of(result: Result) -> tuple[Remark, ...]:
-    """What is known to be wrong with a published figure; none for a measured one, which has a grade instead."""
     if not is_published(result):
         return ()
     return tuple(caution for caution in result.cautions if _ADDED.get(caution.kind, 0.0) is not None)
 
 
 def uncertainty_of(result: Result) -> float:
-    """The half-width of ± as a share: measured where it was, else the one that is assumed for a single figure."""
+    """The half-width of ± as a share: measured, else assumed for a single figure."""
     if not is_published(result):
         known = margin_of(result.estimate) if result.estimate else None
         return ASSUMED if known is None else known
@@ -157,5 +153,4 @@ def band_of(a: Result, b: Result) -> float:
 
 
 def answer_within(ratio: float, band: float) -> Literal["faster", "slower", "similar"]:
-    """What a ratio of times says that is known no better than `band`."""
     return "similar" if abs(math.log(ratio)) <= math.log1p(band) else "faster" if ratio < 1 else "slower"

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -19,8 +19,7 @@ from torchmark.records import Case, Result, Run, Value
 Figure = Literal["rate", "step", "job"]
 
 NOT_A_NEIGHBOUR = frozenset(("overheated", "unknown-hardware", "unknown-device", "not-comparable"))
-# Flaws that make a published figure far from what the machine can do, in a few words.
-FOOTNOTES = {
+FOOTNOTES = {  # flaws that keep a published figure far from what the machine can do
     "slow-convolutions": "published with a torch build whose CPU convolutions were slow",
     "thread-oversubscription": "published with more threads than such small steps can use",
 }
@@ -38,7 +37,7 @@ class Lead(Struct, frozen=True):  # the representative case of an area
     params: dict[str, Value] = {}
     figure: Figure = "rate"
     unit: str = ""  # of an item; of a job: its name
-    work: str = ""  # the area as a sentence names it, where that is another word
+    work: str = ""  # the area in a sentence, if that is another word
 
 
 LEADS = (
@@ -56,17 +55,17 @@ class Neighbour(Struct, frozen=True):  # a published machine that did the same w
     run: str  # m1-chips/M1 CPU
     device: str
     ratio: float  # how many times as fast as this machine
-    similar: bool  # the ratio lies inside both uncertainties
-    flaws: tuple[str, ...] = ()  # known reasons why the published figure is off
+    similar: bool  # the ratio is within both uncertainties
+    flaws: tuple[str, ...] = ()  # why the published figure is off
 
 
 class Area(Struct, frozen=True):
     name: str
     case: str
     figure: Figure
-    value: float  # items per second, or seconds of a step or of a whole job
+    value: float  # items per second, or seconds of a step or a whole job
     unit: str
-    margin: float | None  # half the interval in which a repeat would land, relative; None: unknown
+    margin: float | None  # half the interval in which a repeat would land, relative
     grade: grades.Grade
     faster: Neighbour | None = None
     slower: Neighbour | None = None
@@ -78,7 +77,7 @@ class Block(Struct, frozen=True):
     in_short: str = ""
 
 
-class Command(Struct, frozen=True):  # what to type next
+class Command(Struct, frozen=True):
     purpose: str
     command: str
 
@@ -94,27 +93,28 @@ class _Found(NamedTuple):
     lead: Lead
     result: Result
     area: Area
-    others: tuple[Neighbour, ...]  # all published machines that did the same work
+    others: tuple[Neighbour, ...]
 
 
 def build_headline(run: Run, published: Sequence[Run], name: str | None = None) -> Headline | None:
-    """The headline; None for a run without lead cases. `name` is what the next commands call the run."""
+    """None for a run without lead cases. `name`: of the run in the next commands."""
     if run.header.steps or run.header.command.split(" ")[:2] != ["torchmark", "run"]:
         return None
     found, left_out = [], []
     for device, lead in product(dict.fromkeys(result.case.device for result in run.results), LEADS):
-        # The result with the lead's parameters, else with the defaults.
+        # With the lead's parameters, else the defaults.
         cases = [Case(lead.workload, lead.mode, params, device) for params in (lead.params, dict[str, Value]())]
         same = [[each for each in run.results if replace(each.case, threads=None) == case] for case in cases]
         if leading := next((each[0] for each in same if len(each) == 1), None):
-            each = _found(lead, leading, published)
-            found += [each] if each else []
-            left_out += [] if each else [f"{lead.area} ({leading.status})"]
+            if each := _found(lead, leading, published):
+                found.append(each)
+            else:
+                left_out.append(f"{lead.area} ({leading.status})")
     if not found:
         return None
     groups = grouped(found, lambda each: each.result.case.device).items()
     blocks = [Block(device, tuple(each.area for each in own), _in_short(device, own)) for device, own in groups]
-    for lead in LEADS:  # sort by the first area that all have: speeds of several areas are never averaged
+    for lead in LEADS:  # sort by the first area that all have
         values = [area.value for block in blocks for area in block.areas if area.name == lead.area]
         if len(values) == len(blocks):
             ordered = sorted(zip(values, blocks, strict=True), key=itemgetter(0), reverse=lead.figure == "rate")
@@ -137,13 +137,13 @@ def build_headline(run: Run, published: Sequence[Run], name: str | None = None) 
 
 
 def times(ratio: float) -> str:
-    """46×, 2.3×, 0.67×: two digits, as a published figure bears no more."""
+    """46×, 2.3×, 0.67×: published figures bear two digits."""
     return f"{float(f'{ratio:.2g}'):g}×"
 
 
 def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | None:
     estimate, job = result.estimate, result.job
-    if estimate is not None and lead.figure == "job":  # its interval is at least as wide as that of its steps
+    if estimate is not None and lead.figure == "job":  # no more precise than its steps
         seconds = job.seconds if job else 0.0
         half = max(estimate.precision * seconds, (job.high_s - job.low_s) / 2 if job else 0.0)
         estimate = replace(estimate, center_s=seconds, low_s=seconds - half, high_s=seconds + half)
@@ -151,27 +151,21 @@ def _found(lead: Lead, result: Result, published: Sequence[Run]) -> _Found | Non
     if grade is None or estimate is None or estimate.center_s <= 0:
         return None
     items = result.work.items if result.work and lead.figure == "rate" else 0.0
-    others: dict[str, Neighbour] = {}  # all with a name; one that was published twice counts once
+    others: dict[str, Neighbour] = {}  # by name, as some were published twice
     for run in published if lead.figure != "job" else ():
         for other in run.results:
             if neighbour := _neighbour(result, other, run):
                 others.setdefault(*neighbour)
-    area = Area(
-        name=lead.area,
-        case=result.case.text,
-        figure=lead.figure if items or lead.figure != "rate" else "step",
-        value=items / estimate.center_s if items else estimate.center_s,
-        unit=lead.unit,
-        margin=grades.margin_of(estimate),
-        grade=grade,
-        faster=min((n for n in others.values() if n.ratio >= 1), key=lambda n: n.ratio, default=None),
-        slower=max((n for n in others.values() if n.ratio < 1), key=lambda n: n.ratio, default=None),
-    )
+    figure: Figure = lead.figure if items or lead.figure != "rate" else "step"
+    value, margin = items / estimate.center_s if items else estimate.center_s, grades.margin_of(estimate)
+    faster = min((each for each in others.values() if each.ratio >= 1), key=attrgetter("ratio"), default=None)
+    slower = max((each for each in others.values() if each.ratio < 1), key=attrgetter("ratio"), default=None)
+    area = Area(lead.area, result.case.text, figure, value, lead.unit, margin, grade, faster, slower)
     return _Found(lead, result, area, tuple(others.values()))
 
 
 def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour] | None:
-    """A published machine that did the same work, by its hardware; its name is the publication's where shorter."""
+    """The hardware of a published machine that did the same work; its name is the publication's where shorter."""
     case, estimate, device = ours.case, other.estimate, other.case.device
     if other.status != "ok" or not ours.estimate or not estimate or estimate.center_s <= 0:
         return None
@@ -191,8 +185,8 @@ def _neighbour(ours: Result, other: Result, run: Run) -> tuple[str, Neighbour] |
 
 
 def _in_short(device: str, found: Sequence[_Found]) -> str:
-    # The nearest machine of its kind in each area, and the fastest accelerator in the first area where one is faster:
-    # a card of its own before a chip's part.
+    # The nearest machine of its kind in each area, and the fastest accelerator, preferably a card of its own, in the
+    # first area where one is faster.
     relations, best = dict[str, list[str]](), ""
     for each in found:
         alike = [other for other in each.others if (other.device == "cpu") == (device == "cpu") and not other.flaws]

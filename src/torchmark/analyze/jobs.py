@@ -1,4 +1,4 @@
-"""Times of whole jobs, sustained runs, and the bias of published procedures; the records of published tables."""
+"""Whole jobs, sustained runs, the bias of published procedures, and the records of published tables."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,7 @@ WARM_UP = "warm-up"
 
 
 def extrapolate(procedure: Sequence[Laps]) -> JobEstimate:
-    """The whole time of a procedure: warm-up laps count as they were, the later ones stand for all that were not run,
-    an interruption counts once, and in the high end as often as it was met."""
+    """The whole time of a procedure; an interruption counts once, and in the high end as often as it was met."""
     stages = [stage for laps in procedure for stage in _stages(laps)]
     return project(stages, JobEstimate(0.0, 0.0, 0.0, all(laps.whole for laps in procedure)))
 
@@ -28,7 +27,7 @@ def project(stages: Sequence[StageEstimate], job: JobEstimate) -> JobEstimate:
 
 
 def overheads(procedure: Sequence[Laps]) -> dict[str, float]:
-    """Seconds that are no work, by stage; of warm-up, those beyond what the same steps take later."""
+    """Seconds that are no work, by stage; of warm-up, what the same steps take more than later."""
     found = dict[str, float]()
     for laps in procedure:
         first, *others = stages = _stages(laps)
@@ -51,14 +50,14 @@ def _stages(laps: Laps) -> list[StageEstimate]:
 
     if count == 1 or len(times) == 1:
         return [exactly("", count, times)]
-    begun = 1  # laps of warm-up; a start that was faster than the rest is none
+    begun = 1  # laps of warm-up, which is slower than the rest
     if not laps.whole and len(times) >= ENOUGH_LAPS:
         cut = 1 + statistics.read_series(times[1:], target=0.01, estimand="mean").cut
         begun = cut if times[:cut].mean() > times[cut:].mean() else 1
     first, later = exactly("first ", begun, times[:begun]), times[begun:]
     if laps.whole:
         return [first, exactly("later ", count - begun, later)]
-    # Laps three times as long are one interruption by another program, unless they lie over a tenth of the laps apart.
+    # Laps three times as long are one interruption by another program, unless a tenth of the laps lies between them.
     slow, begins, ends = np.flatnonzero(later > 3 * np.median(later)), 0, 0
     if len(slow) and len(later) >= ENOUGH_LAPS and slow[-1] - slow[0] < len(later) * 0.1:
         begins, ends = int(slow[0]), int(slow[-1]) + 1
@@ -103,7 +102,7 @@ def end_counts(samples: Series, seconds: float, window_s: float) -> tuple[int, i
 
 
 def _ends(samples: Series, seconds: float) -> Series:
-    # When each sample ended; the little time between them is spread evenly.
+    # When each sample ended, with the time between them spread evenly.
     return np.asarray(np.cumsum(samples) / float(samples.sum()) * seconds, dtype=np.float64)
 
 
@@ -115,19 +114,19 @@ def _center(part: Series) -> Interval:
 # In a replayed case's metrics: the costs of its procedure's faults.
 OVERHEAD = "seconds of "  # that are no work
 COST = "cost of "  # share by which a step with the fault takes longer
-UNDONE = "left undone"  # share of the time that the device still had to work when the clock was stopped
-MADE = "steps made"  # where they are not those that were counted
+UNDONE = "left undone"  # share of the time that the device worked on after the clock was stopped
+MADE = "steps made"  # if they are not those that were counted
 UNTRIED = "faults not tried"  # a setting: steps were too slow to try them
 LEAST = 0.001  # share of a cause that is reported
 
 
-class Bias(Struct, frozen=True):  # of a published procedure's figure, for the same work
+class Bias(Struct, frozen=True):  # of a published procedure
     case: str
     published_s: float
     steady_s: float  # the right figure
     precision: float  # of the right one: half its interval
     verdict: str  # of the right one
-    causes: dict[str, float]  # by fault of the procedure: the share of the right figure that it adds
+    causes: dict[str, float]  # the share of the right figure that each fault adds
     whole_job: bool = False
     untried: str = ""  # faults whose cost is unknown
 
@@ -137,12 +136,12 @@ class Bias(Struct, frozen=True):  # of a published procedure's figure, for the s
 
     @property
     def rest(self) -> float:
-        """What no fault accounts for: chance, and the time between the two."""
+        """What no fault explains: chance, and the time between the two."""
         return self.share - sum(self.causes.values())
 
 
 def find_bias(published: Result, steady: Result) -> Bias | None:
-    """By the whole job where both have one, else by the step."""
+    """By the whole job if both have one, else by the step."""
     ours, right = published.estimate, steady.estimate
     if ours is None or right is None or right.center_s <= 0:
         return None
@@ -179,7 +178,7 @@ class Printed(Struct, frozen=True):
     unit: str
 
 
-class Own(Struct, frozen=True):  # this machine's figure in the row's unit, or why there is none
+class Own(Struct, frozen=True):  # this machine's figure in the row's unit
     case: str = ""
     device: str = ""
     status: str = ""
@@ -188,7 +187,7 @@ class Own(Struct, frozen=True):  # this machine's figure in the row's unit, or w
     high: float | None = None
     extrapolated: bool = False
     steady: float | None = None  # measured rightly
-    reason: str = ""
+    reason: str = ""  # why there is no figure
     disturbed: str = ""  # by what
 
     @property
@@ -205,7 +204,7 @@ class Row(Struct, frozen=True):
     unit: str
 
 
-class Sheet(Struct, frozen=True):  # one published table, with a new column for each place of this machine
+class Sheet(Struct, frozen=True):  # a published table with a new column for each place of this machine
     publication: str
     title: str
     protocol: str
@@ -213,7 +212,7 @@ class Sheet(Struct, frozen=True):  # one published table, with a new column for 
     columns: tuple[str, ...]
     places: tuple[str, ...]
     rows: tuple[Row, ...]
-    is_comparable: bool = True  # whether a ratio of the two means anything
+    is_comparable: bool = True  # a ratio of the two has a meaning
     by_machine: bool = False  # each row is a machine
     has_speedup: bool = False  # the publication divides the first place's figure by the second's
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Many machines: leaderboards, outliers among peers, and one figure per case for each kind of machine.
 
-On a board, a machine has one place for each choice of settings, with its latest undisturbed result: the best one would
-favour those who measure more often. Peers have the same processor, cores, memory, devices and torch.
+On a board, a machine has one place for each choice of settings, with its latest undisturbed result, as the best one
+would favour those who measure more often. Peers have the same processor, cores, memory, devices and torch.
 """
 
 import math
@@ -20,23 +20,23 @@ from torchmark.analyze.pairing import grouped
 from torchmark.analyze.spread import critical
 from torchmark.records import DISTURBED, Run, Status, Verdict
 
-# These make a step another piece of work, or its time another quantity; every other option is a way to use a machine.
+# Suffixes of a case that make its step other work or its time another quantity; others are ways to use a machine.
 PROCEDURES = frozenset(("+per-step", "+pinned", "+as-published"))
 Contender = tuple[str, int, int, str, str]  # processor, cores, GiB of memory, device, model
 
 
 class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder of runs
-    edition: ClassVar[int] = 2  # rises when entries are made from runs in another way
+    edition: ClassVar[int] = 2  # rises when entries are made from runs differently
 
-    task: str  # of the case
+    task: str
     version: int
     dtype: str
-    procedure: str  # options of the case that make its time another quantity
-    setting: str  # its other options: how the machine was used
+    procedure: str  # PROCEDURES of the case
+    setting: str  # its other suffixes
     cpu: str
     cores: int
     memory_gib: int
-    device: str  # without a number: the second GPU is no other machine
+    device: str  # without a number: a second GPU is no other machine
     model: str
     case: str
     status: Status
@@ -47,7 +47,7 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
     high_s: float | None
     items: float | None
     unit: str
-    grade: str  # as people see it; empty where there is none
+    grade: str
     disturbed: bool  # no rank may rest on it
     file: str
     run: str
@@ -57,7 +57,6 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
 
     @property
     def group(self) -> tuple[str, int, str, str]:
-        """Entries that agree in this may be ranked."""
         return self.task, self.version, self.dtype, self.procedure
 
     @property
@@ -66,7 +65,7 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
 
     @property
     def rate(self) -> float:
-        """Items per second, or steps where a step is worth nothing; 0 where there is no figure."""
+        """Items per second, or steps if they have no items; 0 without a figure."""
         if self.status != "ok" or self.center_s is None or self.center_s <= 0:
             return 0.0
         rate = (self.items or 1.0) / self.center_s
@@ -100,21 +99,20 @@ class Entry(Struct, frozen=True, array_like=True):  # one result out of a folder
             )
 
 
-# Without a figure these say nothing about the machine: the run was stopped, had no time, or a step took none.
-_NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))
+_NO_STATEMENT = frozenset(("interrupted", "skipped", "ok"))  # about the machine, without a figure
 
 
-class Place(Struct, frozen=True):  # one contender; only undisturbed ones have a rank
+class Place(Struct, frozen=True):
     entry: Entry
-    runs: int  # different runs that its result was taken from
-    rate: float = 0.0  # per second: items, or steps where a step is worth nothing; 0 without a figure
+    runs: int  # in which it was measured
+    rate: float = 0.0  # of the entry
     low: float = 0.0  # 95% interval
-    high: float = 0.0  # infinite where the interval of the step time reaches down to nothing
-    rank: int | None = None
+    high: float = 0.0  # infinite if the interval of the step time reaches zero
+    rank: int | None = None  # None: disturbed or failed
     tied: bool = False
 
 
-class Board(Struct, frozen=True):  # all who did the same work
+class Board(Struct, frozen=True):  # of the same work
     task: str
     version: int
     dtype: str
@@ -123,12 +121,12 @@ class Board(Struct, frozen=True):  # all who did the same work
     places: tuple[Place, ...]  # the fastest first
     disturbed: tuple[Place, ...]
     failed: tuple[Place, ...]
-    ranked_count: int  # with those that `places` leaves out
+    ranked_count: int  # including those left out above
     disturbed_count: int
     failed_count: int
 
 
-class Standing(Struct, frozen=True):  # a machine over all the work that counts
+class Standing(Struct, frozen=True):  # of a machine over all cases that count
     cpu: str
     cores: int
     memory_gib: int
@@ -142,7 +140,7 @@ class Standing(Struct, frozen=True):  # a machine over all the work that counts
 
 
 class Overall(Struct, frozen=True):
-    tasks: tuple[str, ...]  # that every one of them has done undisturbed
+    tasks: tuple[str, ...]  # that all of them have done undisturbed
     standings: tuple[Standing, ...]
     ranked_count: int
     missing_count: int  # machines that lack some of the cases
@@ -152,7 +150,7 @@ Ranked = TypeVar("Ranked", Place, Standing)
 
 
 def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], Overall | None]:
-    """Boards with their `top` places, the most contested first. Entries of one board must come one after the other."""
+    """Boards with their `top` places, the most contested first. Entries of a board must come one after the other."""
     counting = (entry for entry in entries if entry.rate or entry.status not in _NO_STATEMENT)
     boards, rates = list[Board](), dict[str, dict[Contender, tuple[float, float]]]()
     for _, group in groupby(counting, key=attrgetter("group")):
@@ -165,15 +163,14 @@ def rank_boards(entries: Iterable[Entry], top: int) -> tuple[tuple[Board, ...], 
         unit = first.unit if first.items else "step"
         boards.append(Board(*first.group, unit, shown, unsure, lost, *map(len, kinds)))
         own_rates = rates[f"{first.task} {first.dtype}{first.procedure} version {first.version}"] = {}
-        for place in ranked:  # of the settings of a machine the fastest counts
+        for place in ranked:  # the fastest settings of a machine count
             own_rates.setdefault(place.entry.machine, (place.rate, place.low))
     boards.sort(key=lambda board: (-board.ranked_count, board.task, board.dtype, board.version))
     return tuple(boards), _overall(rates, top)
 
 
 def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: int) -> Overall | None:
-    """By rates and the low ends of their intervals, over the boards that half of all machines are on; None for fewer
-    than two machines on all of them."""
+    """Over the boards that half of all machines are on; None for fewer than two machines on all of them."""
     machines = dict.fromkeys(machine for own in rates.values() for machine in own)
     common = {name: own for name, own in rates.items() if len(own) >= max(2.0, 0.5 * len(machines))}
     shared, found = [machine for machine in machines if all(machine in own for own in common.values())], []
@@ -189,7 +186,7 @@ def _overall(rates: Mapping[str, Mapping[Contender, tuple[float, float]]], top: 
 
 
 def _place(entries: Sequence[Entry]) -> Place:
-    # A figure counts before none, an undisturbed one before others, then the latest.
+    # Preferably with a figure, undisturbed, and the latest.
     entry = max(entries, key=lambda each: (each.rate > 0, not each.disturbed, each.created, each.file))
     runs, rate = len({each.run for each in entries}), entry.rate
     if not rate or not entry.center_s:
@@ -200,7 +197,7 @@ def _place(entries: Sequence[Entry]) -> Place:
 
 
 def _with_ranks(places: Sequence[Ranked]) -> list[Ranked]:
-    """Ranks as in sport: 1, 1, 3. A place shares the rank of the first one whose interval it overlaps."""
+    """Ranks as in sport (1, 1, 3): a place shares the rank of the first one whose interval it overlaps."""
     ranks, leader = list[int](), 0
     for index, place in enumerate(places):
         leader = leader if place.high >= places[leader].low else index
@@ -212,13 +209,13 @@ def _with_ranks(places: Sequence[Ranked]) -> list[Ranked]:
 LEAST_MACHINES = 4  # among three, the odd one cannot be identified
 FALSE_ALARM = 0.01  # of an outlier in a group of equal machines
 LEAST = 0.03  # smaller deviations are not worth a visit
-MOST_SHARE = 0.25  # of a group that can stand out; beyond that it is two groups
+MOST_SHARE = 0.25  # of a group that can stand out: more would be a group of its own
 
 
 class Outlier(Struct, frozen=True):  # a run whose machine stands out
     label: str
     run: str  # its id
-    ratio: float  # of its step time to that of its peers: above 1, it is slower
+    ratio: float  # of its step time to its peers'
     peers: int
     cases: int
     disturbed: str | None = None  # the verdict that may explain it
@@ -231,8 +228,6 @@ class Outlier(Struct, frozen=True):  # a run whose machine stands out
 
 
 def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
-    """All that stand out, the slowest first."""
-
     def kind(run: Run) -> tuple[object, ...]:
         machine = run.header.machine
         devices = tuple((device.name, device.model, device.memory_bytes) for device in machine.devices)
@@ -266,7 +261,7 @@ def _among(runs: Sequence[Run]) -> Iterator[Outlier]:
 
 
 def _rosner(numbers: dict[int, float]) -> list[int]:
-    """Rosner's test, in which no outlier hides another: the last extreme beyond its limit makes all before it ones."""
+    """Rosner's test: all extremes up to the last one beyond its limit, so that none hides another."""
     left, taken, count = dict(numbers), list[int](), 0
     for _ in range(max(1, int(len(numbers) * MOST_SHARE)) if len(numbers) >= LEAST_MACHINES else 0):
         mean, spread = statistics.fmean(left.values()), statistics.stdev(left.values())
@@ -286,13 +281,12 @@ class KindRow(Struct, frozen=True):  # one case on one kind of machine
     case: str
     kind: str
     machines: int  # that have a figure
-    step_s: float | None  # the median over them
+    step_s: float | None  # their median
     low_s: float | None = None  # of one machine its interval, else the fastest and the slowest
     high_s: float | None = None
     rate: float | None = None  # items per second
     unit: str = ""
-    # The most frequent first, with counts where they differ; those without a figure last.
-    verdicts: tuple[str, ...] = ()
+    verdicts: tuple[str, ...] = ()  # the most frequent first, with counts if they differ; failures last
 
     @property
     def spread(self) -> float | None:
@@ -302,7 +296,7 @@ class KindRow(Struct, frozen=True):  # one case on one kind of machine
 
 
 def tabulate(members: Iterable[tuple[str, Run]]) -> tuple[KindRow, ...]:
-    """Every case with its kinds, in the order in which they come up. Members are runs, each with its kind."""
+    """Every case with its kinds, in their order. Members are runs, each with its kind."""
     found = [(kind, result) for kind, run in members for result in run.results]
     rows, kinds, cases = [], dict.fromkeys(kind for kind, _ in found), grouped(found, lambda each: each[1].case.text)
     for (case, own), kind in product(cases.items(), kinds):

@@ -1,4 +1,4 @@
-"""Which results can be compared: only equal work. Lists what differs besides times, and why a case has no partner."""
+"""Which results can be compared (only equal work), what differs between them, and why a case has no partner."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,20 +13,18 @@ from torchmark.errors import UnknownName
 from torchmark.records import CASE_OPTIONS, Case, Result, Run, RunHeader, Value
 
 AXES = tuple(axis.name for axis in CASE_AXES)
-USUAL = "usual"  # what a case has for an option that it does not name
-# What partners may differ in, given up one after another until there is exactly one partner.
+USUAL = "usual"  # the value of an option that a case does not name
+# What partners may differ in, given up one by one until there is exactly one partner.
 _MAY_DIFFER = ("protocol", "threads", "device number", "device")
-# The baseline of each axis; without it the lowest number, else the first value.
+# The baselines of axes; else the lowest number or the first value.
 _BASELINES = {axis.name: axis.default for axis in CASE_AXES if isinstance(axis.default, str)}
 _BASELINES |= {"mode": "infer"} | dict.fromkeys(CASE_OPTIONS, USUAL)
-# Kinds of notes on published figures that keep a figure without them from being its partner, and why.
-_OTHER_WORK = {
+_OTHER_WORK = {  # notes on published figures that both partners must have
     "not-comparable": "not comparable: {cause}",
     "whole-process": "image loading is not the published work yet",
 }
-Key = tuple[object, ...]
 Free = Collection[str | None]  # names in which two results may differ
-Places = tuple[str, str]  # where the two results stand, in words
+Places = tuple[str, str]  # where the two results are, in words
 PLACES = ("in the first run", "in the second run")
 Match = tuple[Result, Result]  # of the same work
 Item = TypeVar("Item")
@@ -34,7 +32,6 @@ Group = TypeVar("Group")
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Group]) -> dict[Group, list[Item]]:
-    """Items by their key, in the order in which they come up."""
     groups: dict[Group, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -42,7 +39,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Group]) -> dict[Group, 
 
 
 def setting(case: Case, name: str) -> Value | None:
-    """What a case has on an axis, for an option or for a parameter; None where nothing was chosen."""
+    """What a case has for an axis, an option or a parameter; None if it was not chosen."""
     if name in CASE_OPTIONS:
         return case.options.get(name, USUAL)
     value: Value | None = getattr(case, name) if name in AXES else case.params.get(name)
@@ -50,7 +47,7 @@ def setting(case: Case, name: str) -> Value | None:
 
 
 def axis_value(result: Result, axis: str) -> Value:
-    """What a result has on an axis, or for a parameter of its workload, also where that was not chosen."""
+    """What a result has for an axis or a parameter, even if it was not chosen."""
     known = (result.settings if axis == "threads" else result.params).get(axis)
     return next((value for value in (setting(result.case, axis), known) if value is not None), "default")
 
@@ -70,13 +67,13 @@ class Difference(Struct, frozen=True):
 
 
 def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeader) -> tuple[Difference, ...]:
-    """Everything that both sides know and that differs: what was asked for, how torch was set up, the machine."""
+    """Everything that is known of both and differs: what was asked for, how torch was set up, the machine."""
 
     def facts(result: Result, header: RunHeader, other: Result) -> list[dict[str, Any]]:
         machine, case = header.machine, result.case
         named = [name for name in AXES if name not in ("mode", "threads")] + sorted({*case.params, *other.case.params})
         set_up: dict[str, Any] = {"threads": result.settings.get("threads") or case.threads}
-        if "printed" not in result.settings and "printed" not in other.settings:  # where a published figure was printed
+        if "printed" not in result.settings and "printed" not in other.settings:  # not of published figures
             set_up |= {n.replace("_", " "): value for n, value in result.settings.items() if n != "threads"}
         sizes = ((machine.physical_cores, "cores"), (machine.memory_gib, "GiB"))
         known = ", ".join(f"{count} {unit}" for count, unit in sizes if count)  # a publication may not say
@@ -86,7 +83,7 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
         where["power"] = {None: None, True: "battery", False: "mains"}[machine.on_battery]
         kinds = {each.case.device.partition(":")[0] for each in (result, other)}
         info = next((info for info in machine.devices if info.name == case.device), None)
-        if info and len(kinds) == 1 and "cpu" not in kinds:  # the processor is part of the machine
+        if info and len(kinds) == 1 and "cpu" not in kinds:  # a processor is part of the machine
             where |= {"device model": info.model, "driver": info.driver}
         where |= {"steps": header.steps, "torchmark": header.version}
         return [{name: axis_value(result, name) for name in named}, set_up, where]
@@ -96,7 +93,6 @@ def differences_of(a: Result, b: Result, a_header: RunHeader, b_header: RunHeade
 
 
 def differing_facts(parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[tuple[str, Any, Any]]:
-    """Names and both values of the facts that differ, part by part."""
     both = ((name, a.get(name), b.get(name)) for a, b in parts for name in dict.fromkeys((*a, *b)))
     return (each for each in both if each[1] != each[2])
 
@@ -115,14 +111,14 @@ class Pairing(Struct, frozen=True):  # in the order of the runs
 
 
 def pair_runs(a: Run, b: Run, axis: str | None = None, places: Places = PLACES) -> Pairing:
-    """Equal cases; else one that differs only in what may differ, and in `axis`, where it is the only such one."""
+    """Pair equal cases; else those that differ only in what may differ, or in `axis`, if no other one does."""
     _check_axis((a, b), axis)
     ours, theirs = ({result.case.text: result for result in run.results} for run in (a, b))
     position = {text: index for index, text in enumerate(ours)}
     frees: list[Free] = [_MAY_DIFFER[:count] for count in range(len(_MAY_DIFFER) + 1)]
     frees += [(*_MAY_DIFFER, axis)] if axis else []
     matches: list[Match] = []
-    for free in frees:  # remove and keep the pairs of results that are each other's only candidate
+    for free in frees:  # take the pairs of results that are each other's only candidate
         candidates = grouped(theirs.values(), partial(_key, free=free))
         for key, results in grouped(ours.values(), partial(_key, free=free)).items():
             if len(results) == len(candidates.get(key, ())) == 1:
@@ -151,7 +147,7 @@ def pair_within(run: Run, axis: str) -> Pairing:
 
 
 def join_machines(runs: Sequence[Run]) -> list[Run]:
-    """The CPU and the GPU of one machine, which publications have as two, put together; measured runs stay apart."""
+    """Join the CPU and the GPU of a machine, which publications separate; measured runs stay apart."""
     groups: dict[str, list[Run]] = {}
     for index, run in enumerate(runs):
         published = run.header.id == run.header.label
@@ -173,7 +169,7 @@ def _check_axis(runs: Sequence[Run], axis: str | None) -> None:
         raise UnknownName("thing to compare by", axis, known.union(AXES))
 
 
-def _key(result: Result, free: Free) -> Key:
+def _key(result: Result, free: Free) -> tuple[object, ...]:
     case = result.case
     device = case.device.partition(":")[0] if "device number" in free else case.device
     params = tuple(sorted(item for item in case.params.items() if item[0] not in free))
@@ -240,7 +236,7 @@ TUNED_OPTIONS = ("dtype", "transfer", "threads", "compile")
 
 
 def changed(case: Case, name: str, value: Value | None) -> Case:
-    """The case with one setting changed; the usual way, and no value, leave it to the default."""
+    """The case with one setting changed; `usual` and None leave it to the default."""
     if name in TUNED_OPTIONS:
         return replace(case, **{name: value})
     field, unset = ("options", USUAL) if name in CASE_OPTIONS else ("params", None)
@@ -249,7 +245,7 @@ def changed(case: Case, name: str, value: Value | None) -> Case:
 
 
 def differing(a: Case, b: Case) -> tuple[str, ...]:
-    """The settings that are not the same: number formats first, then memory layout, then execution."""
+    """The settings that differ: number formats first, then memory layout, then execution."""
     first = "dtype", "matmul", "isa", "layout", "attention", "gradients", "transfer", "threads", "bind", "wait"
     names = (*first, *sorted({*a.params, *b.params}), "compile")
     return tuple(name for name in names if setting(a, name) != setting(b, name))
@@ -268,5 +264,9 @@ def setting_text(name: str, value: Value | None) -> str:
     return f"{name}={'default' if value is None else value}"
 
 
+def settings_text(case: Case, names: Iterable[str]) -> str:
+    return " + ".join(setting_text(name, setting(case, name)) for name in names)
+
+
 def name_of(case: Case, default: Case) -> str:
-    return " + ".join(setting_text(name, setting(case, name)) for name in differing(default, case)) or "default"
+    return settings_text(case, differing(default, case)) or "default"

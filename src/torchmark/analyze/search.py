@@ -1,4 +1,4 @@
-"""The arithmetic of searches: for the fastest settings, and for the largest and the most efficient size that fits."""
+"""Searches for the fastest settings, and for the largest and the most efficient size that fits: their arithmetic."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 
 from torchmark.analyze.comparison import DIFFERENT, LOOK_CONFIDENCE, answer_of, break_even, ratio_interval
 from torchmark.analyze.grades import grade_of, is_contended
-from torchmark.analyze.pairing import changed, differing, grouped, same_precision, setting, setting_text
+from torchmark.analyze.pairing import changed, differing, grouped, same_precision, setting, settings_text
 from torchmark.analyze.spread import CHANCE, Interval, critical, relative_spread
 from torchmark.records import BreakEven, Case, Contribution, Fitting, Result, Run, Tried, Tuning
 
@@ -19,17 +19,16 @@ HOPELESS, BEATEN, DOUBTFUL = 1.5, 1.25, 1.15
 ENOUGH_ROUNDS, MOST_ROUNDS = 4, 8
 LAST_CONFIDENCE, WORTH_CONFIDENCE = 0.9, 0.8
 CLOSE = 1.05  # times as slow as the leader: too close to call after a few rounds
-LEAST_FREEDOM = 3  # of the noise, for an answer to rest on it
-WIDEST = 2.0  # times its low end: an interval whose high end is above this is of no use
+LEAST_FREEDOM = 3  # of the noise, for an answer
+WIDEST = 2.0  # the high end of a useful interval over its low end
 
 Results = Mapping[str, Result]  # by candidate
-# The logarithm of the seconds that one item took, by candidate. Only differences within rounds count.
-Scores = Mapping[str, float]
+Scores = Mapping[str, float]  # log seconds per item, by candidate; only differences within rounds count
 Round = Scores
 
 
 def recall_tuning(run: Run) -> Tuning:
-    """As it is stored now: older versions named a winner that was not confirmed."""
+    """In the present form: older versions named a winner that was not confirmed."""
     assert run.tuning is not None
     tuning, default = run.tuning, run.tuning.default
     tuning = replace(tuning, same_precision=tuning.same_precision or default)
@@ -43,7 +42,7 @@ class Noise(NamedTuple):
 
 
 def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
-    """Every candidate's own time on one logarithmic scale, even if they only share rivals, and the noise."""
+    """Every candidate's time on one logarithmic scale, even if they only share rivals, and the noise."""
     names = list(dict.fromkeys(name for each in rounds for name in each))
     turns = [(index, name, value) for index, each in enumerate(rounds) for name, value in each.items()]
     if not turns:
@@ -58,7 +57,7 @@ def scores(rounds: Sequence[Round]) -> tuple[dict[str, float], Noise]:
 
 
 def lead(rounds: Sequence[Round], name: str, other: str) -> tuple[float, ...]:
-    """How much longer a candidate took than another, as a logarithm, in each round of both."""
+    """How much longer a candidate took than another in each round of both, as a logarithm."""
     return tuple(each[name] - each[other] for each in rounds if name in each and other in each)
 
 
@@ -81,7 +80,7 @@ def verdict(
         return "unsure"
     center, error = sum(logs) / len(logs), noise.deviation * math.sqrt(2 / len(logs))
     is_last = len(logs) >= MOST_ROUNDS
-    # More than 95%: it is looked at after every other round, and the first rounds have chosen who is looked at.
+    # More than 95%, as there are several looks, at candidates chosen by the first rounds.
     reach = critical(noise.freedom, 1 - (LAST_CONFIDENCE if is_last else LOOK_CONFIDENCE)) * error
     low, high = math.exp(center - reach), math.exp(center + reach)
     if answer_of(low, high) == "faster":
@@ -91,7 +90,6 @@ def verdict(
 
 
 def best_at_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> Case:
-    """The fastest of those that compute in the default's own numbers."""
     alike = [text for text in found if same_precision(cases[text], default)]
     best = min(alike, key=found.__getitem__, default=default.text)
     gained = found.get(default.text, 0.0) - found.get(best, 0.0)
@@ -99,7 +97,7 @@ def best_at_precision(default: Case, cases: Mapping[str, Case], found: Scores) -
 
 
 def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Scores) -> list[Case]:
-    """Of every number format the simplest of about the fastest, the fastest format first."""
+    """The simplest of about the fastest in every number format, the fastest format first."""
     ranked, fastest = (cases[text] for text in sorted(found, key=found.__getitem__)), min(found.values(), default=0.0)
     groups = grouped(ranked, lambda case: (setting(case, "dtype"), setting(case, "matmul"))).values()
     best = [simplest(default, group, found) for group in groups]
@@ -107,22 +105,19 @@ def best_of_each_precision(default: Case, cases: Mapping[str, Case], found: Scor
 
 
 def simplest(default: Case, cases: Sequence[Case], found: Scores) -> Case:
-    """Of those that are about as fast as the fastest, the one that changes least."""
+    """The one that changes least, of those about as fast as the fastest."""
     best = min(found[case.text] for case in cases)
     equal = [case for case in cases if found[case.text] - best < math.log(CLOSE)]
     return min(equal, key=lambda case: (len(differing(default, case)), found[case.text]))
 
 
 def contributions(default: Case, winner: Case, found: Scores) -> tuple[Contribution, ...]:
-    """The way from the default to the winner, by single settings as far as they were tried; the gains multiply."""
-    return tuple(
-        Contribution(" + ".join(setting_text(name, setting(winner, name)) for name in names), gain)
-        for names, gain in _way(default, winner, found)
-    )
+    """The gains of single settings on the way to the winner, as far as they were tried; they multiply."""
+    return tuple(Contribution(settings_text(winner, names), gain) for names, gain in _way(default, winner, found))
 
 
 def core_of(default: Case, winner: Case, found: Scores) -> Case:
-    """The winner without the settings that gained little. A number format keeps the instructions that it needs."""
+    """The winner without settings that gained little; a number format keeps the instructions that it needs."""
     brought = {name: gain for names, gain in _way(default, winner, found) for name in names}
     for name in differing(default, winner):
         without = _with_settings_of(winner, default, [name])
@@ -151,19 +146,18 @@ def _with_settings_of(case: Case, other: Case, names: Sequence[str]) -> Case:
 
 
 def step_scaled(default: Result, result: Result, gain: float) -> float:
-    """The step time that follows from the default's and the gain: each was disturbed in rounds of its own."""
+    """The step time by the default's and the gain, as each was disturbed in rounds of its own."""
     assert default.estimate is not None
     items, usual_items = (each.work.items if each.work and each.work.items else 1.0 for each in (result, default))
     return default.estimate.center_s / gain * items / usual_items
 
 
 def seen_gain(default: Case, case: Case, found: Scores) -> float | None:
-    """How many times as fast as the default by these scores."""
     return math.exp(found[default.text] - found[case.text]) if {default.text, case.text} <= found.keys() else None
 
 
 def find_break_even(default: Case, winner: Case, results: Results, firsts: Results, found: Scores) -> BreakEven | None:
-    """By the first case compiled like the winner, as later ones find parts in the cache, and its uncompiled twin."""
+    """By the first case compiled like the winner, as later ones use its cache, and its uncompiled twin."""
     usual = results.get(default.text)
     if winner.compile == "off" or not usual or usual.status != "ok":
         return None
@@ -178,7 +172,7 @@ def find_break_even(default: Case, winner: Case, results: Results, firsts: Resul
     return None
 
 
-class Settled(Struct, frozen=True):  # who has won, and by how much over the default
+class Settled(Struct, frozen=True):
     default: Case
     leader: Case
     pairs: tuple[tuple[float, ...], ...] = ()  # `leads` of the leader over the default
@@ -187,18 +181,17 @@ class Settled(Struct, frozen=True):  # who has won, and by how much over the def
 
     @property
     def gain(self) -> Interval | None:
-        """How many times as fast as the default; None for fewer than two bouts."""
         found = ratio_interval(self.pairs, 1 - CHANCE)
         return Interval(1 / found.center, 1 / found.high, 1 / found.low) if found else None
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the leader is faster beyond chance, and known by how much."""
+        """Whether the leader is faster beyond chance, and its gain is known well."""
         gain = self.gain
         return gain is not None and gain.low > 1 + DIFFERENT and gain.high <= WIDEST * gain.low
 
     def placed(self, found: Scores) -> dict[str, float]:
-        """The scores of a search, corrected by what was measured again."""
+        """The scores, corrected by what was measured again."""
         placed, gain, leader, rival = dict(found), self.gain, self.leader.text, self.rival and self.rival.text
         if rival in placed and rival:
             placed.setdefault(leader, placed[rival] - self.behind)
@@ -210,7 +203,7 @@ class Settled(Struct, frozen=True):  # who has won, and by how much over the def
 
 
 def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Round]]) -> Settled:
-    """The winner of the search, or its core, where the rest is not worth it and the core is faster than the default."""
+    """The winner of the search, or its core if the rest is not worth it and the core is faster than the default."""
     confidence = WORTH_CONFIDENCE if same_precision(core, winner) else 1 - CHANCE  # shorter numbers have a price
     whole = Settled(default, winner, leads(bouts, winner, default))
     worth = ratio_interval(leads(bouts, winner, core), confidence)
@@ -223,13 +216,12 @@ def settle(default: Case, core: Case, winner: Case, bouts: Sequence[Sequence[Rou
 
 
 def leads(bouts: Sequence[Sequence[Round]], case: Case, other: Case) -> tuple[tuple[float, ...], ...]:
-    """`lead` of each bout that both were in."""
     return tuple(logs for rounds in bouts if (logs := lead(rounds, case.text, other.text)))
 
 
 # docs/method.md explains these.
 TRIES, RATE_TRIES, EFFICIENT, CONTENDING = 3, 2, 0.97, 0.85
-RISING = 1.05  # times the least memory: below, the largest thing in memory is not yet what grows
+RISING = 1.05  # times the least memory, above which the size decides
 
 
 class Probe(Tried, frozen=True, kw_only=True):
@@ -260,7 +252,7 @@ def recall_model(found: Fitting) -> MemoryModel | None:
 
 
 def rate_center_s(result: Result) -> tuple[float, str]:
-    """The step time behind a size's rate, from undisturbed processes if there are any, and why it is not reliable."""
+    """The step time of a size, of undisturbed processes if there are any, and why it is unreliable."""
     calm = [each for each in result.processes if not is_contended(each)] or list(result.processes)
     centers, low_s, high_s = [each.center_s for each in calm], min(e.low_s for e in calm), max(e.high_s for e in calm)
     center_s, spread = sum(centers) / len(centers), relative_spread(centers)
@@ -270,12 +262,12 @@ def rate_center_s(result: Result) -> tuple[float, str]:
 
 
 def usual_step(size: int) -> int:
-    """How fine an answer is worth its time: about 3%, in a power of two."""
+    """How exact an answer is worth its time: about 3%, in a power of two."""
     return 1 if size < 64 else 2 ** int(math.log2(size / 32))
 
 
 def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, int]:
-    """The largest size that fits, and the smallest above it known not to; one beyond each end where there is none."""
+    """The largest size that fits, and the smallest above it that does not; else one beyond the limits."""
     fails = min((each.size for each in probes if not each.fits), default=highest + 1)
     return max((each.size for each in probes if each.fits and each.size < fails), default=lowest - 1), fails
 
@@ -283,7 +275,7 @@ def bracket(probes: Sequence[Probe], lowest: int, highest: int) -> tuple[int, in
 def next_size(
     probes: Sequence[Probe], lowest: int, highest: int, limit_bytes: float, step: int | None = None
 ) -> int | None:
-    """What to try next, by doubling, the memory model or bisection; None where the answer is known to one step."""
+    """What to try next, by doubling, the memory model or bisection; None if the answer is known to one step."""
     low, high = bracket(probes, lowest, highest)
     if low < lowest:
         return None if high <= lowest else lowest
@@ -295,14 +287,14 @@ def next_size(
     if high > highest and (guess is None or 2 * low <= guess):
         return min(2 * low, highest)
     tried, near = {each.size for each in probes}, sum(each.size > low / 2 for each in probes)
-    for size in (guess, guess + fine) if guess is not None and near < 5 else ():  # later, halving is surer
+    for size in (guess, guess + fine) if guess is not None and near < 5 else ():  # later, halving is safer
         if low + fine <= size <= high - fine and size not in tried:
             return size
     return min(max((low + min(high, 2 * low + 1)) // 2, low + 1), highest)
 
 
 def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
-    """A line through the peaks, as far down as they rise with the size; None for too few of them."""
+    """A line through the peaks that rise with the size; None for too few of them."""
     points = sorted((each.size, max(each.peaks)) for each in probes if each.fits and any(each.peaks))
     least = min((held for _, held in points), default=0.0)
     rising = [point for point in points if point[1] > RISING * least]
@@ -315,7 +307,7 @@ def fit_memory(probes: Sequence[Probe]) -> MemoryModel | None:
 
 
 def doubtful(probes: Sequence[Probe]) -> list[Probe]:
-    """Unreliable sizes that keep the most efficient one from being named."""
+    """Unreliable sizes that may be the most efficient one."""
     decisive = _deciding(probes)
     return [each for each in probes if each.fits and each.doubt and (each in decisive or each.doubt == "contended")]
 
@@ -326,7 +318,6 @@ def most_efficient(probes: Sequence[Probe]) -> int | None:
 
 
 def next_contender(probes: Sequence[Probe]) -> int | None:
-    """The next size to measure again, as the most efficient size depends on it."""
     limits = ((_deciding(probes), RATE_TRIES), (doubtful(probes), TRIES))
     return min((each.size for due, most in limits for each in due if each.tries < most), default=None)
 

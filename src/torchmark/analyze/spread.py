@@ -1,6 +1,6 @@
 """How far fresh processes of one case differ, and the interval in which a repeat of a run would land: every ±.
 
-docs/method.md explains the model. Student's t is computed here, as importing scipy takes longer than a comparison.
+docs/method.md explains the model. Student's t is computed here, as importing scipy takes too long.
 """
 
 import math
@@ -15,12 +15,11 @@ from torchmark.records import Estimate, Result
 
 CHANCE = 0.05  # of intervals and tests to be wrong
 MAD_TO_DEVIATION = 1.4826
-MOST_FREEDOM = 1e9  # as good as endless, and a number in every format
-LEAST_VARIANCES = 8  # variances below which nothing is learnt from their scatter
-# Two runs on one machine differ by this much in every case, and by this share of the spread between the processes of a
-# case, which share the state of the machine.
+MOST_FREEDOM = 1e9  # practically infinite, and a number in every format
+LEAST_VARIANCES = 8  # from which their scatter can be learnt
+# Two runs on a machine differ by this much in every case, and by this share of the spread between processes.
 RUN_SPREAD, DRIFT = 0.01, 0.7
-BORROWED_FREEDOM = 4.0  # a borrowed spread stems from about five processes of another case
+BORROWED_FREEDOM = 4.0  # about five processes of another case
 
 
 class Interval(NamedTuple):
@@ -34,14 +33,14 @@ class Interval(NamedTuple):
 
 
 def two_sided(t: float, freedom: float) -> tuple[float, float]:
-    """How often |T| is at least t, and t times its density, for t >= 0, by the incomplete beta function."""
-    if freedom > 1e7:  # from there the normal distribution is the same to ten digits
+    """The probability that |T| is at least t, and t times its density, for t >= 0."""
+    if freedom > 1e7:  # the normal distribution is the same to ten digits
         return math.erfc(t / math.sqrt(2)), t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
     a, x, rest = freedom / 2, freedom / (freedom + t * t), t * t / (freedom + t * t)
     if x <= 0 or rest <= 0:
         return (0.0 if x <= 0 else 1.0), 0.0
     front = math.exp(math.lgamma(a + 0.5) - math.lgamma(a) - math.lgamma(0.5) + a * math.log(x) + math.log(rest) / 2)
-    near = x < (a + 1) / (a + 2.5)  # where the fraction converges quickly
+    near = x < (a + 1) / (a + 2.5)  # the fraction converges quickly
     return (front * _fraction(x, a, 0.5) / a if near else 1.0 - front * _fraction(rest, 0.5, a) * 2), front
 
 
@@ -64,7 +63,7 @@ def _fraction(x: float, a: float, b: float) -> float:
 @lru_cache(maxsize=4096)
 def critical(freedom: float, chance: float) -> float:
     """The t that |T| reaches with this small chance: the inverse of `two_sided`."""
-    # The log of the chance is a concave function of log t, so Newton's steps find its root; none of them doubles t.
+    # The log of the chance is concave in log t, so Newton's method converges; no step doubles t.
     z = NormalDist().inv_cdf(1 - chance / 2)
     first, second = _expansion(z)
     log_t, step = math.log(z + first / freedom + second / freedom**2), 1.0
@@ -76,7 +75,7 @@ def critical(freedom: float, chance: float) -> float:
 
 
 def _expansion(z: float) -> tuple[float, float]:
-    """t exceeds the normal distribution's z by the first over the freedom, plus the second over its square."""
+    """By how much t exceeds the normal distribution's z: the coefficients of 1 / freedom and 1 / freedom²."""
     return (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
 
 
@@ -84,7 +83,7 @@ _NORMAL_REACH = critical(math.inf, CHANCE)
 LEAST_MARGIN = 1.1 * _NORMAL_REACH * math.sqrt(2) * RUN_SPREAD  # about 3%: more processes bring it no lower
 
 
-class Spread(NamedTuple):  # a variance, as of the logarithm of one process's time, and its degrees of freedom
+class Spread(NamedTuple):  # as of the log time of a process
     variance: float
     freedom: float
 
@@ -95,7 +94,7 @@ def pooled(spreads: Sequence[Spread]) -> Spread:
 
 
 def find_common(spreads: Sequence[Spread]) -> Spread | None:
-    """What the spreads of many cases have in common; None where there are too few to learn from."""
+    """What the spreads of many cases have in common; None for too few."""
     known = [each for each in spreads if each.variance > 0]
     if len(known) < LEAST_VARIANCES:
         return None
@@ -126,7 +125,7 @@ def trigamma(x: float) -> float:
 
 
 def trigamma_inverse(value: float) -> float:
-    """The x > 0 whose trigamma, which falls steadily, is `value`: by halving the range of its logarithm."""
+    """The x > 0 whose trigamma is `value`, by bisection of its logarithm."""
     low, high = -40.0, 40.0
     while high - low > 1e-12:
         middle = (low + high) / 2
@@ -135,14 +134,12 @@ def trigamma_inverse(value: float) -> float:
 
 
 def own_spread(processes: Sequence[Estimate]) -> Spread | None:
-    """Of the processes of a case alone; None where there are fewer than two, or one took no time."""
     if len(processes) < 2 or any(process.center_s <= 0 for process in processes):
         return None
     return Spread(variance([math.log(process.center_s) for process in processes]), len(processes) - 1.0)
 
 
 def relative_spread(centers: Sequence[float]) -> float | None:
-    """The standard deviation over the mean; None for fewer than two times, or without a positive mean."""
     return stdev(centers) / mean(centers) if len(centers) > 1 and mean(centers) > 0 else None
 
 
@@ -163,8 +160,8 @@ def total_variance(parts: Sequence[tuple[float, float]]) -> Spread:
 
 
 def with_known(variance: float, freedom: float, known: float) -> Spread:
-    """An estimated variance plus a known one, and the freedom at which an interval of the sum reaches as far as both
-    together (Satterthwaite's would be too large where the estimate is small by chance)."""
+    """An estimated plus a known variance, and the freedom at which an interval of the sum reaches as far as both."""
+    # Satterthwaite's freedom would be too large if the estimate is small by chance.
     total = variance + known
     if total == 0 or known == 0 or freedom >= MOST_FREEDOM:
         return Spread(total, freedom)
@@ -192,7 +189,6 @@ def _excess(freedom: float) -> float:
 
 
 def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
-    """The estimate over `count` processes with the interval in which a repeat would land."""
     whole = with_known(2 * spread.variance * (1 / count + DRIFT**2), spread.freedom, 2 * RUN_SPREAD**2)
     reach = min(critical(whole.freedom, CHANCE) * math.sqrt(whole.variance), 10.0)
     low_s, high_s = estimate.center_s * math.exp(-reach), estimate.center_s * math.exp(reach)
@@ -201,7 +197,7 @@ def with_interval(estimate: Estimate, spread: Spread, count: int) -> Estimate:
 
 
 def with_intervals(results: Sequence[Result], borrowed: float | None = None) -> list[Result]:
-    """With the interval in which a repeat would land. Cases share their spread; one lone process borrows it."""
+    """Add the interval in which a repeat would land. Cases share their spread; a single process borrows it."""
     common, lent = _common_and_lent(results, borrowed)
     found = []
     for result in results:
@@ -232,6 +228,6 @@ def _common_and_lent(results: Sequence[Result], borrowed: float | None) -> tuple
 
 
 def within_variance(estimate: Estimate, low_s: float | None = None, high_s: float | None = None) -> float:
-    """The variance of the log time that the interval inside one process stands for."""
+    """The variance of the log time by the interval inside one process."""
     low, high = low_s or estimate.low_s, high_s or estimate.high_s
     return (math.log(high / low) / (2 * _NORMAL_REACH)) ** 2 if 0 < low <= high < math.inf else 0.0

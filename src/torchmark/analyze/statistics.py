@@ -29,7 +29,7 @@ def deviation_of(values: Series) -> float:
 
 
 def winsorised_logs(times: Series) -> Series:
-    """Logarithms with outliers clipped to the usual range of the second half, so that no spike steers a decision."""
+    """Logarithms with outliers clipped to the usual range of the second half."""
     logs = np.log(times)
     tail = logs[len(logs) // 2 :]
     middle, reach = np.median(tail), WINSOR_MADS * MAD_TO_DEVIATION * deviation_of(tail) + 1e-9
@@ -37,7 +37,7 @@ def winsorised_logs(times: Series) -> Series:
 
 
 def marginal_error_cut(values: Series) -> int:
-    """MSER: the start, at most half-way, from which the mean's standard error is smallest."""
+    """MSER: the start, at most half-way, from which the standard error of the mean is smallest."""
     backwards, lengths = values[::-1] - values[-1], np.arange(1, len(values) + 1)
     means = np.cumsum(backwards) / lengths
     variances = np.maximum(np.cumsum(backwards * backwards) / lengths - means * means, 1e-12)
@@ -60,14 +60,14 @@ def integrated_time(values: Series) -> float:
 
 
 def autocorrelation_time(indicator: Series, values: Series) -> float:
-    """How many samples are worth an independent one: the worst of integrated time, autoregression and batch means."""
+    """How many samples are worth an independent one, by the worst of three methods."""
     times, count, centred = [integrated_time(indicator), 1.0], len(values), values - values.mean()
     power, variance, size = float(centred @ centred), float(values.var()), len(values) // BATCHES
     correlation = float(centred[1:] @ centred[:-1]) / power if power > 0 and count >= 4 else 0.0
-    if correlation > 2 / math.sqrt(count):  # significant; corrected for bias
+    if correlation > 2 / math.sqrt(count):  # a significant autoregression, corrected for bias
         correlation = min(correlation + (1 + 3 * correlation) / count, 0.98)
         times.append((1 + correlation) / (1 - correlation))
-    if variance > 0 and size >= 2:  # only what exceeds the 95% envelope of independent samples counts
+    if variance > 0 and size >= 2:  # batch means beyond the 95% envelope of independent samples
         means = values[-size * BATCHES :].reshape(BATCHES, size).mean(axis=1)
         times.append(float(means.var(ddof=1)) * size / variance / (CHI_SQUARED / (BATCHES - 1)))
     return max(times)
@@ -129,7 +129,7 @@ def median_interval(times: Series, time: float) -> Interval:
         rank = max(int(np.searchsorted(binomial(count, 0.5), CHANCE / 2, side="right")) - 1, 0)
         return Interval(center, float(ordered[rank]), float(ordered[count - 1 - rank]))
     reach = critical(max(count / time - 1, 2.0), CHANCE) * math.sqrt(count * time) / 2
-    # The same width from ranks twice as far out: narrow by luck, or with another mode close by, is not precise.
+    # At least half the width at twice the ranks: narrow by luck, or next to another mode, is not precise.
     low, low_wide = (float(ordered[max(math.floor(count / 2 - each), 0)]) for each in (reach, 2 * reach))
     high, high_wide = (float(ordered[min(math.ceil(count / 2 + each), count - 1)]) for each in (reach, 2 * reach))
     if 2 * reach > 0.45 * count:  # beyond it a single spike would decide
@@ -156,7 +156,7 @@ def _few_samples_interval(times: Series, center: float) -> Interval:
 
 
 def mean_interval(times: Series, time: float) -> Interval:
-    """The mean ± Student's t; upwards also for skewness (Johnson) and the unseen part of a heavy tail (Hill)."""
+    """The mean ± Student's t; upwards also skewness (Johnson) and the unseen part of a heavy tail (Hill)."""
     count, center = len(times), float(times.mean())
     if count < FEW_SAMPLES:
         return _few_samples_interval(times, center)
@@ -182,7 +182,7 @@ def tail_bound(ordered: Series, share: float) -> float | None:
     return float(ordered[rank]) if rank < count else None
 
 
-class Reading(NamedTuple):  # the statistics of a series so far
+class Reading(NamedTuple):
     interval: Interval
     cut: int
     time: float  # autocorrelation time, in samples
@@ -190,7 +190,7 @@ class Reading(NamedTuple):  # the statistics of a series so far
     warming: bool
     trending: bool
     slowing: bool
-    evidence_time: float  # the longest correlation time at any level, for deciding whether there is enough
+    evidence_time: float  # the longest correlation time at any level
 
     def effective(self, count: int) -> float:
         return (count - self.cut) / self.time
@@ -199,7 +199,7 @@ class Reading(NamedTuple):  # the statistics of a series so far
 def read_series(
     times: Series, target: float, estimand: Estimand = "median", block_size: int = 1, cut: int | None = None
 ) -> Reading:
-    """Cut the warm-up, unless the cut is known, estimate the centre of the rest, test for trends."""
+    """Cut the warm-up (or at `cut`), estimate the centre of the rest, test for trends."""
     count, logs, found = len(times), winsorised_logs(times), 0
     if cut is None:
         found = _steady_from(logs)
@@ -223,8 +223,8 @@ def read_series(
 
 
 def _steady_from(logs: Series) -> int:
-    # MSER, then trimming as long as the first quarter differs from the last half (Geweke). Warm-up is slow (or fast)
-    # nearly throughout; what comes and goes must be kept.
+    # MSER, then trimming while the first quarter differs from the last half (Geweke). Warm-up is slow (or fast) nearly
+    # throughout; what comes and goes must be kept.
     count, start = len(logs), marginal_error_cut(logs)
     while start < count // 2:
         rest = logs[start:]

@@ -1,8 +1,9 @@
-"""The estimate of a step, from one process and from several, the verdict on what disturbed it, and its cautions."""
+"""The estimate of a step, from one process and from several; the verdict on what disturbed it; cautions."""
 
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -17,30 +18,32 @@ from torchmark.analyze.wording import counted
 from torchmark.records import STEP, Conditions, Contention, Estimate, Memory, Metered, Moment, Remark, Result, Verdict
 
 TAKEN_SHARE = 0.02  # of the machine's capacity, or of the measuring time
-LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less is within its rounding
+LEAST_TAKEN_S = 0.04  # four ticks of the kernel's clock: less may be rounding
 PROBE_SLOWER, IDLE_BELOW, CLOCK_DROP = 1.03, 0.9, 0.95
 MODE_SHARE, MODE_DISTANCE = 0.1, 0.03
 MODES_EXPLAIN = 0.85  # share of the variance; two halves of a normal distribution explain 0.64, of a uniform one 0.75
 PAGING_RATE = 10.0  # major faults a second
-LEAST_POWER_S, PEAK_S = 0.5, 0.9  # counters of energy move about ten times a second
-CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # clocks drift by less; one is set, and a machine sleeps, by more
+LEAST_POWER_S, PEAK_S = 0.5, 0.9  # energy counters move about ten times a second
+CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE = 0.1, 0.001  # drift is less; a clock that is set, or a sleep, makes more
 
 
 def summarise(
     samples: Series, reading: Reading, confirmed: bool, known: Estimate, readings: Sequence[Conditions] = ()
 ) -> Estimate:
-    """`known`, with what follows from one process's samples and meters; the constant cost of a call is taken off."""
+    """`known` plus what follows from the samples and meters of one process, less the constant cost of a call."""
     cost, raw = known.call_cost_s, samples[reading.cut :]
     verdict, flags, evidence = judge(reading, confirmed, known.contention, readings, known.target)
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
     median, mad = float(np.median(ordered)), deviation_of(ordered)
     outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
-    # Idle for a good part of the time, the device was waiting to be given work.
+    # A device that is idle for long was waiting for work.
     launch_bound = known.device_step_s is not None and known.device_step_s < IDLE_BELOW * (known.wall_step_s or 0.0)
     bimodal = known.estimand == "median" and is_bimodal(raw)
     names = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
-    figures = {name: value - cost for name, value in zip(names, (*reading.interval, *mean), strict=True)}
-    tails = {f"p{percent}_high_s": tail_bound(ordered, percent / 100) for percent in (90, 99)}
+    figures: dict[str, Any] = {n: value - cost for n, value in zip(names, (*reading.interval, *mean), strict=True)}
+    for percent in (90, 99):
+        figures[f"p{percent}_s"] = float(np.quantile(ordered, percent / 100))
+        figures[f"p{percent}_high_s"] = tail_bound(ordered, percent / 100)
     return replace(
         known,
         verdict=verdict,
@@ -54,23 +57,19 @@ def summarise(
         autocorrelation_time=reading.time,
         median_s=median,
         min_s=float(ordered[0]),
-        p90_s=float(np.quantile(ordered, 0.9)),
-        p99_s=float(np.quantile(ordered, 0.99)),
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
         metered=metered_of(readings),
         **figures,
-        **tails,
     )
 
 
 def combine(processes: Sequence[Estimate]) -> Estimate:
-    """One estimate over fresh processes: the geometric mean of their centres. With one, the spread is unknown."""
+    """One estimate over fresh processes: the geometric mean of their centres."""
     count, first = len(processes), processes[0]
     if count == 1:
         return replace(first, flags=_union([first.flags, ("single-process",)]))
-    if len({estimate.estimand for estimate in processes}) > 1:
-        # Near the shortest step that is timed alone, some processes give a median and some only a mean.
+    if len({estimate.estimand for estimate in processes}) > 1:  # near the shortest step that can be timed alone
         processes = [
             replace(each, estimand="mean", center_s=each.mean_s, low_s=each.mean_low_s, high_s=each.mean_high_s)
             for each in processes
@@ -80,7 +79,8 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
     alike = (each for each in processes if each.verdict == verdict)
     deciding = max(alike, key=lambda estimate: estimate.high_s - estimate.low_s)  # the least precise of the worst
     of = f"in the worst of {count} processes " if verdict == "noisy" else ""  # only that verdict is about one interval
-    added = ("effective_samples", "sample_count", "void_count", "duration_s")
+    added, metered = ("effective_samples", "sample_count", "void_count", "duration_s"), [e.metered for e in processes]
+    powers = _known(metered, "mean_w")
     return replace(
         _with_spread(middle, processes),
         verdict=verdict,
@@ -91,7 +91,14 @@ def combine(processes: Sequence[Estimate]) -> Estimate:
         flags=_union([estimate.flags for estimate in processes]),
         evidence=tuple(of + text for text in deciding.evidence),
         contention=_mean_contention(processes),
-        metered=_join_metered([estimate.metered for estimate in processes]),
+        metered=Metered(
+            mean_w=float(np.mean(powers)) if powers else None,
+            peak_w=max(_known(metered, "peak_w"), default=None),
+            clock_hz=min(_known(metered, "clock_hz"), key=lambda ends: ends[1] / max(ends[0], 1.0), default=None),
+            temperature_c=max(_known(metered, "temperature_c"), key=itemgetter(1), default=None),
+            throttle=_union([each.throttle for each in metered]),
+            major_faults=max(_known(metered, "major_faults"), default=None),
+        ),
         **{name: sum(getattr(estimate, name) for estimate in processes) for name in added},
     )
 
@@ -100,11 +107,11 @@ def _with_spread(estimate: Estimate, processes: Sequence[Estimate]) -> Estimate:
     centers, count = np.array([process.center_s for process in processes]), len(processes)
     if spread := own_spread(processes):
         return with_interval(replace(estimate, center_s=float(np.exp(np.log(centers).mean()))), spread, count)
-    # Empty steps have no logarithm: the mean with Student's t, never below what each process claims.
+    # Empty steps have no logarithm: Student's t of the mean, never below what each process claims.
     within = math.sqrt(float(np.mean([((e.high_s - e.low_s) / 2) ** 2 for e in processes])) / count)
     center = float(centers.mean())
     reach = max(critical(count - 1, CHANCE) * float(centers.std(ddof=1)) / math.sqrt(count), within)
-    low_s = max(center - reach, min(center, 0.0))  # processes may disagree by more than there is time
+    low_s = max(center - reach, min(center, 0.0))  # a time is not negative
     return replace(estimate, center_s=center, low_s=low_s, high_s=center + reach)
 
 
@@ -119,20 +126,8 @@ def _mean_contention(processes: Sequence[Estimate]) -> Contention:
     return Contention(**shares, switches=sum(switches) if switches else None)
 
 
-def _join_metered(seen: Sequence[Metered]) -> Metered:
-    powers = _known(seen, "mean_w")
-    return Metered(
-        mean_w=float(np.mean(powers)) if powers else None,
-        peak_w=max(_known(seen, "peak_w"), default=None),
-        clock_hz=min(_known(seen, "clock_hz"), key=lambda ends: ends[1] / max(ends[0], 1.0), default=None),
-        temperature_c=max(_known(seen, "temperature_c"), key=lambda ends: ends[1], default=None),
-        throttle=_union([each.throttle for each in seen]),
-        major_faults=max(_known(seen, "major_faults"), default=None),
-    )
-
-
 def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
-    """One result from those of its processes; one that failed decides the status only if `strict`."""
+    """One result from those of its processes; a failed one decides the status only if `strict`."""
     good = [result for result in results if result.status == "ok"]
     failed = next((result for result in results if result.status != "ok"), None)
     estimates = tuple(estimate for result in good or results for estimate in result.processes)
@@ -141,7 +136,7 @@ def combine_results(results: Sequence[Result], strict: bool = False) -> Result:
     position = f"process {results.index(failed) + 1}: " if failed and len(results) > 1 else ""
     checks = [result.numeric for result in results if result.numeric]
     phases = sorted({name for result in results for name in result.phases_s})
-    # The job that was run whole; else the first one, its steps as long as on average in all processes.
+    # The job that was run whole; else the first one with the mean step of all processes.
     jobs = [result.job for result in good if result.job]
     job = next((job for job in jobs if job.whole), jobs[0] if jobs else None)
     if job and not job.whole and len(estimates) > 1:
@@ -194,10 +189,10 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
 def judge(
     reading: Reading, confirmed: bool, contention: Contention, readings: Sequence[Conditions], target: float
 ) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
-    """The first verdict, in order of precedence, that the evidence supports; flags, and the evidence."""
+    """The first verdict that the evidence supports; flags, and the evidence."""
     taken, held, change = taken_by_others(contention), held_down(readings), reading.trend.change
     slower, reached = reading.slowing or (reading.trending and change > 0), reading.interval.precision
-    # Threads that wait for a core while no other program uses one wait for each other.
+    # Threads that wait for a core that no other program uses wait for each other.
     waited = (contention.wait_share or 0.0) > TAKEN_SHARE and contention.other_cpu_share is not None
     flags = ["oversubscribed"] * (waited and not taken) + ["paging"] * is_paging(readings)
     noisy = f"the interval reached ±{reached:.1%} where ±{100 * target:g}% was asked for"
@@ -223,7 +218,7 @@ def taken_by_others(contention: Contention) -> list[str]:
         (contention.throttled_share, "a quota stopped the process for {:.0%} of the time"),
     ]
     seen = [words.format(share) for share, words in others if share is not None and share > TAKEN_SHARE]
-    # Where others can be seen, a slow probe without them is a lower clock or chance, not contention.
+    # Where others can be seen and are not, a slow probe is a lower clock or chance.
     if seen or contention.other_cpu_share is None:
         waited, dilation = contention.wait_share or 0.0, contention.probe_dilation or 1.0
         seen += [f"steps waited for a free core {waited:.0%} of the time"] * (waited > TAKEN_SHARE)
@@ -267,7 +262,7 @@ def metered_of(readings: Sequence[Conditions]) -> Metered:
 
 
 def held_down(readings: Sequence[Conditions]) -> list[str]:
-    """Evidence that the hardware slowed itself down: heat, or a limit that came up while measuring."""
+    """Evidence that the hardware slowed itself down: heat, or a new limit."""
     if len(readings) < 2:
         return []
     count, clocks = _growth(readings, "thermal_count"), _clocks(readings)
@@ -281,14 +276,14 @@ def held_down(readings: Sequence[Conditions]) -> list[str]:
 
 
 def is_paging(readings: Sequence[Conditions]) -> bool:
-    """Steps that keep waiting for the disk to bring memory back; a few faults are code that runs for the first time."""
+    """Whether steps keep waiting for memory from the disk; a few faults are code that runs for the first time."""
     span_s = readings[-1].at_s - readings[0].at_s if readings else 0.0
     faults, swapped = _growth(readings, "major_fault_count") or 0.0, _growth(readings, "swap_bytes") or 0.0
     return (span_s > 0 and faults > PAGING_RATE * max(span_s, 1.0)) or swapped > 16 << 20
 
 
 def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
-    """The highest, and that of the last third: a single reading may catch a core at rest."""
+    """The highest, and the median of the last third: a single reading may catch a core at rest."""
     clocks = [reading.clock_hz for reading in readings if reading.clock_hz]
     return (max(clocks), float(np.median(clocks[-max(1, len(clocks) // 3) :]))) if clocks else None
 
@@ -303,7 +298,6 @@ def _known(items: Iterable[object], name: str) -> list[Any]:
 
 
 def was_paused(before: Moment, after: Moment) -> bool:
-    """A time between these moments says nothing about the work, however plausible it looks."""
     steady_s = after.steady_s - before.steady_s
     allowed_s = max(CLOCKS_AGREE_S, CLOCKS_AGREE_SHARE * steady_s)
     clocks = ((before.wall_s, after.wall_s), (before.boot_s, after.boot_s))
@@ -312,10 +306,10 @@ def was_paused(before: Moment, after: Moment) -> bool:
 
 
 def cautions_of(result: Result) -> tuple[Remark, ...]:
-    """What a person should know before believing a result, each with its cause and its fix."""
+    """What a reader should know before believing a result."""
     estimate = result.estimate
     if estimate is None or estimate.verdict == "as-published":
-        return ()  # one figure alone warns about nothing
+        return ()
     raised = {flag: texts for flag, texts in _FLAGS.items() if flag in estimate.flags}
     facts = _facts(result, estimate) if raised else {}
     flags = [Remark(flag, cause.format(**facts), fix.format(**facts)) for flag, (cause, fix) in raised.items()]
@@ -341,12 +335,7 @@ def cautions_of(result: Result) -> tuple[Remark, ...]:
     return tuple(found)
 
 
-def contended(seen: str) -> Remark:
-    return Remark("contended", seen, VERDICT_FIXES["contended"])
-
-
 def _facts(result: Result, estimate: Estimate) -> dict[str, str]:
-    """What the cautions of flags name."""
     count, case, shares = estimate.void_count, result.case, result.peak.shares if result.peak else {}
     again = f"; {counted(count, 'sample')} across it {'were' if count > 1 else 'was'} taken again" if count else ""
     if estimate.issue_share is not None:
@@ -368,8 +357,7 @@ def _facts(result: Result, estimate: Estimate) -> dict[str, str]:
     return facts | {"waited": f"{estimate.contention.wait_share or 0:.0%}"}
 
 
-# The cautions of flags: the cause and the fix.
-_FLAGS = {
+_FLAGS = {  # the cause and the fix
     "oversubscribed": (
         "its own threads waited for a core {waited} of the time",
         "Use no more threads and workers than cores: --threads",

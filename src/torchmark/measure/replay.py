@@ -15,8 +15,9 @@ import numpy as np
 from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
+from torchmark.analyze.grades import VERDICT_FIXES
 from torchmark.analyze.jobs import COST, MADE, OVERHEAD, UNDONE, UNTRIED, extrapolate, later_step, overheads
-from torchmark.analyze.verdict import contended, contention_of, taken_by_others, was_paused
+from torchmark.analyze.verdict import contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import CaseError, DoesNotFitError
@@ -345,7 +346,8 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     played = procedure.play(task, device.place, watch)
     watch.finish(device.synchronize)
     paused, contention = was_paused(began, read_moment()), contention_of((before, read()), None, None)
-    disturbed = "; ".join(taken_by_others(contention))
+    taken = "; ".join(taken_by_others(contention))
+    disturbed = [Remark("contended", taken, VERDICT_FIXES["contended"])] if taken else []
     played_s, memory = time.perf_counter() - started, read_memory(device)
     stages, metrics, settings = tuple(watch.stages.values()), dict(played.metrics), settings | played.settings
     if take_apart:
@@ -365,7 +367,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     estimate = estimate_of(procedure, task, stages, job)
     return {
         "estimate": replace(estimate, contention=contention, flags=(PAUSED,) * paused),
-        "cautions": (*[contended(disturbed)] * bool(disturbed), *[_PAUSE] * paused),
+        "cautions": (*disturbed, *[_PAUSE] * paused),
         "job": None if procedure.endless else job,
         "memory": memory,
         "work": task.workload.work(task.params, task.setting(device.place)),

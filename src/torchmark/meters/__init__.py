@@ -1,7 +1,5 @@
 """What is read while steps are timed: other processes, memory, heat, power; each with its source."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -25,12 +23,9 @@ _FIELDS = {
 
 
 class Meter(Struct, frozen=True):
-    """One source. A reading is None, never zero, where there is none; `provenance` names the source or the reason."""
-
-    read: Callable[[], Any]
-    provenance: str
-    # The power where energy is not counted. A reading may take a tenth of a second: only for untimed steps.
-    watts: Callable[[], float | None] = lambda: None
+    read: Callable[[], Any]  # None, never zero, if there is no reading
+    provenance: str  # the source, or why there is none
+    watts: Callable[[], float | None] = lambda: None  # if energy is not counted; may take a tenth of a second
 
 
 Meters = dict[str, Meter]  # by the quantity that they read
@@ -45,12 +40,12 @@ def unavailable(reason: str) -> str:
 
 
 def try_meter(read: Callable[[], Any], reason: str, source: str = "the system") -> Meter:
-    """A meter of this reading, which is tried once; unavailable for this reason where it gives nothing."""
+    """A meter of this reading; unavailable for this reason if it gives nothing now."""
     return Meter(read, unavailable(reason) if read() is None else f"measured by {source}")
 
 
 def read_text(path: Path) -> str | None:
-    """A small file of the kernel without its line end; None where it is missing, vanishes or refuses."""
+    """A small file of the kernel; None if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -65,12 +60,11 @@ def read_number(path: Path) -> float | None:
 
 
 def read_numbers(files: Iterable[Path]) -> list[float]:
-    """Of those that can be read."""
     return [number for file in files if (number := read_number(file)) is not None]
 
 
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
-    """Folders of this process's control groups, from the outermost to its own; a container may not see all of them."""
+    """Folders of this process's control groups, outermost first; a container may not see all of them."""
     folders = list[Path]()
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -83,7 +77,7 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def open_conditions(root: Path = ROOT, family: int | None = None, device: str = "cpu") -> Callable[[], Conditions]:
-    """A cheap reader of the machine's state; what descends from `family`, by default this process, is no other work."""
+    """A cheap reader of the machine's state; `family`, by default this process, and its children are no other work."""
     from torchmark.meters.process import capacity, open_other_cpu, open_waits, read_host_memory
 
     cores, other_cpu = capacity(root), open_other_cpu(root, family)
@@ -91,7 +85,7 @@ def open_conditions(root: Path = ROOT, family: int | None = None, device: str = 
 
     def read() -> Conditions:
         own, found = read_host_memory(root), {field: meters[name].read() for name, field in _FIELDS.items()}
-        if isinstance(found["thermal_count"], tuple):  # the reasons at this moment, not how often so far
+        if isinstance(found["thermal_count"], tuple):  # the present reasons, not how often so far
             found["throttle"] = found.pop("thermal_count")
         found |= {"major_fault_count": own.major_fault_count, "swap_bytes": own.swap_bytes}
         return Conditions(time.perf_counter(), cores, other_cpu(), **found)
@@ -100,14 +94,12 @@ def open_conditions(root: Path = ROOT, family: int | None = None, device: str = 
 
 
 def provenance(device: str = "cpu", root: Path = ROOT) -> dict[str, str]:
-    """Where each quantity comes from on this machine, or why it is unavailable."""
     from torchmark.meters.process import open_waits
 
     return {name: meter.provenance for name, meter in (open_vitals(device, root) | open_waits(root)).items()}
 
 
 def open_vitals(device: str, root: Path = ROOT) -> Meters:
-    """The energy, clock, temperature and throttling of a device, by torch's name for it."""
     from torchmark.meters import cpu, gpu
 
     kind, _, number = device.partition(":")

@@ -1,7 +1,5 @@
 """The processor's own meters on Linux (clock, temperature, throttling, energy), and how the machine is powered."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -20,8 +18,6 @@ _CPU = "sys/devices/system/cpu"
 
 
 def open_vitals(root: Path = ROOT) -> Meters:
-    """Joules, hertz of a few allowed cores, degrees Celsius, and how often heat or power lowered the clock."""
-
     def core_files(name: str) -> list[Path]:
         files = (root / _CPU / f"cpu{core}" / name for core in sorted(allowed_cores()))
         return [file for file in files if file.exists()][:4]  # reading a core's clock can interrupt it
@@ -48,15 +44,14 @@ def open_vitals(root: Path = ROOT) -> Meters:
 
 
 def open_rapl(root: Path = ROOT) -> Meter:
-    """Joules of all packages since the first reading, with memory that is counted separately. Other zones overlap."""
+    """Joules of all packages since the first reading, and of memory that is counted separately; other zones overlap."""
 
     def zones(folder: Path, pattern: str, name: str) -> list[Path]:
         return [zone for zone in sorted(folder.glob(pattern)) if (read_text(zone / "name") or "").startswith(name)]
 
     def energies(folders: list[Path]) -> list[float]:
-        """In microjoules; none unless all can be read."""
         found = read_numbers(folder / "energy_uj" for folder in folders)
-        return found if len(found) == len(folders) else []
+        return found if len(found) == len(folders) else []  # all or none
 
     packages = zones(root / "sys/class/powercap", "intel-rapl:*", "package")
     if not packages:
@@ -65,7 +60,7 @@ def open_rapl(root: Path = ROOT) -> Meter:
         return missing("only root may read the energy counter of the processor")
     memories = [zone for package in packages for zone in zones(package, f"{package.name}:*", "dram")]
     counted = [*packages, *memories] if energies(memories) else packages
-    # A counter starts again at zero after its largest value. That takes at least a minute, so it never wraps twice.
+    # A counter starts again at zero after its largest value, which takes at least a minute: it never wraps twice.
     sizes = [(read_number(zone / "max_energy_range_uj") or 0.0) + 1 for zone in counted]
     last, total = energies(counted), 0.0
 
@@ -82,8 +77,8 @@ def open_rapl(root: Path = ROOT) -> Meter:
 
 
 class Power(Struct, frozen=True):
-    on_battery: bool | None = None  # None is unreadable
-    mode: str | None = None  # as the system names it
+    on_battery: bool | None = None
+    mode: str | None = None
     saving: bool = False  # set to be slower than it can be
 
 
@@ -100,13 +95,13 @@ def read_power(root: Path = ROOT, platform: str = sys.platform) -> Power:
     profile = read_text(root / "sys/firmware/acpi/platform_profile")
     supplies = [(read_text(folder / "type"), folder) for folder in (root / "sys/class/power_supply").glob("*")]
     mains = [read_text(folder / "online") for kind, folder in supplies if kind in ("Mains", "USB")]
-    # A mouse or a headset has a battery as well, and that one feeds only itself.
+    # The battery of a mouse or a headset feeds only itself.
     own = [folder for kind, folder in supplies if kind == "Battery" and read_text(folder / "scope") != "Device"]
     on_battery: bool | None = any(read_text(folder / "status") == "Discharging" for folder in own)
     if "1" in mains or not own:
         on_battery = False if mains else None
     named = (("governor", governor), ("preference", preference), ("profile", profile))
-    # Drivers that scale by themselves reach the full clock with `powersave`, too.
+    # Drivers that scale by themselves reach the full clock with `powersave` too.
     slow = governor == "powersave" and driver not in ("intel_pstate", "amd-pstate-epp")
     mode = ", ".join(f"{name} {value}" for name, value in named if value) or None
     return Power(on_battery, mode, profile in ("low-power", "quiet", "cool") or preference == "power" or slow)

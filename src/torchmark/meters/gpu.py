@@ -1,6 +1,4 @@
-"""Meters of GPUs and Apple chips, each through its maker's library: NVML, Level Zero, AMD SMI, Apple's counters."""
-
-from __future__ import annotations
+"""Meters of GPUs and Apple chips, through their makers' libraries."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +6,8 @@ from typing import Any
 
 from torchmark.meters import Meter, Meters, missing, try_meter
 
-_NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"  # which reads AMD's and Apple's
-# NVML's name of each bit, and what it means. Idle, chosen clocks and the like slow nothing down unasked.
+_NO_ZEUS = "zeus is not installed: pip install torchmark with its extra energy"
+# NVML's names of the bits that mean trouble; others are idle, chosen clocks and the like.
 _NVML_REASONS = {
     "SwPowerCap": "power limit",
     "HwSlowdown": "hardware slowdown",
@@ -25,7 +23,6 @@ def without_vitals(reason: str) -> Meters:
 
 
 def open_nvidia(index: int) -> Meters:
-    """The GPU that torch counts by this number; NVML counts all, even those hidden from torch."""
     try:
         import pynvml
     except ImportError:
@@ -34,7 +31,8 @@ def open_nvidia(index: int) -> Meters:
 
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")  # not stored
+        # Not by number: NVML counts GPUs that are hidden from torch. The UUID is not stored.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
     except pynvml.NVMLError as error:
         return without_vitals(f"NVML refuses ({type(error).__name__})")
     ask = partial(_ask, pynvml, handle)
@@ -58,9 +56,9 @@ def open_nvidia(index: int) -> Meters:
 
 
 def open_intel(index: int) -> Meters:
-    """The GPU that torch counts by this number. Torch reports its power over a tenth of a second, and no energy."""
+    """Torch reports power over a tenth of a second, and no energy."""
     try:
-        import pyzes  # noqa: F401 -- torch needs it for these questions, and does not bring it
+        import pyzes  # noqa: F401 -- torch needs it for these questions, and does not install it
     except ImportError:
         return without_vitals("pyzes is not installed, which torch reads an Intel GPU's meters with")
     except Exception as error:  # it looks for the driver while it is imported
@@ -78,18 +76,17 @@ def open_intel(index: int) -> Meters:
 
 
 def open_amd(index: int) -> Meters:
-    """The GPU that torch counts by this number; zeus hides the same ones as ROCm does."""
     try:
         from zeus.device import get_gpus
     except ImportError:
         return without_vitals(_NO_ZEUS)
     if (gpus := _answer(get_gpus)) is None:
         return without_vitals("zeus finds no AMD GPU here")
-    ask = partial(_ask, gpus, index)
+    ask = partial(_ask, gpus, index)  # zeus hides the same GPUs as ROCm
 
     def power() -> Any:
-        watts = ask("get_instant_power_usage", factor=1e-3)  # some boards only know an average
-        return ask("get_average_power_usage", factor=1e-3) if watts is None else watts
+        watts = ask("get_instant_power_usage", factor=1e-3)
+        return ask("get_average_power_usage", factor=1e-3) if watts is None else watts  # all that some boards have
 
     counts = ask("supports_get_total_energy_consumption")  # zeus does not offer a counter that is wrong
     return _meters(
@@ -102,7 +99,6 @@ def open_amd(index: int) -> Meters:
 
 
 def open_apple() -> Meter:
-    """Joules that the whole Apple chip used: processor, GPU, neural engine and memory."""
     try:
         from zeus.device import get_soc
     except ImportError:
@@ -120,7 +116,7 @@ def open_apple() -> Meter:
 
 
 def _meters(source: str, silent: str, counted: str = "", watts: _Read = lambda: None, **reads: _Read) -> Meters:
-    """Meters of one source; those that give no reading when tried are unavailable because of `silent`."""
+    """Meters of one source; those that give no reading now are unavailable because of `silent`."""
     sources = {name: counted if name == "energy" and counted else source for name in reads}
     found = without_vitals(silent) | {name: try_meter(reads[name], silent, sources[name]) for name in reads}
     energy = found["energy"]
@@ -130,13 +126,12 @@ def _meters(source: str, silent: str, counted: str = "", watts: _Read = lambda: 
 
 
 def _ask(library: Any, device: Any, question: str, *details: Any, factor: float = 1) -> Any:
-    """What a function of a library says about a device. The library, driver or user may not be able to read it."""
     value = _answer(lambda: getattr(library, question)(device, *details))
     return value if value is None or factor == 1 else value * factor
 
 
 def _answer(question: Callable[[], Any]) -> Any:
-    """None on any error: each maker's library has errors of its own, and none may end a run."""
+    """None on any error: each library has errors of its own, and none may end a run."""
     try:
         return question()
     except Exception:

@@ -1,6 +1,4 @@
-"""What this process gets and uses: the CPU time and waits that other work costs it, memory, paging, and pauses."""
-
-from __future__ import annotations
+"""What this process gets and uses: CPU time and waits caused by other work, memory, paging, and pauses."""
 
 import os
 import re
@@ -18,7 +16,7 @@ from torchmark.meters import ROOT, Meters, control_groups, read_text, try_meter
 from torchmark.records import Moment
 
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
-Wait = tuple[float | None, int | None]  # None is unreadable
+Wait = tuple[float | None, int | None]  # seconds, and involuntary switches; None is unreadable
 
 
 def allowed_cores() -> frozenset[int]:
@@ -28,7 +26,7 @@ def allowed_cores() -> frozenset[int]:
 
 
 def capacity(root: Path = ROOT) -> float:
-    """How many cores' worth of time this process may use: its cores, or a smaller quota."""
+    """The cores that this process may use, or a smaller quota."""
     least = float(len(allowed_cores()))
     for folder in control_groups("cpu", root):
         first_version = (read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
@@ -39,7 +37,7 @@ def capacity(root: Path = ROOT) -> float:
 
 
 def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[], float]:
-    """A reader of the CPU seconds that all other processes spent on the cores that this one may use."""
+    """A reader of the CPU seconds of all other processes on the cores that this one may use."""
     import psutil
 
     cores, most_s = allowed_cores(), 0.0
@@ -53,7 +51,7 @@ def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[],
             times = psutil.cpu_times()
             own_s = time.process_time()
             busy_s = sum(getattr(times, field, 0.0) for field in ("user", "nice", "system", "irq", "softirq"))
-        # The kernel counts in ticks of 10 ms, so the difference jitters; the reading promises that it only grows.
+        # The difference jitters, as the kernel counts in ticks of 10 ms, but a reading only grows.
         most_s = max(most_s, busy_s - own_s)
         return most_s
 
@@ -61,7 +59,7 @@ def open_other_cpu(root: Path = ROOT, family: int | None = None) -> Callable[[],
 
 
 def open_waits(root: Path = ROOT) -> Meters:
-    """Seconds that the hypervisor gave to others, that a quota stopped this process, and that its threads waited."""
+    """Seconds that the hypervisor took, that a quota stopped this process, and that its threads waited."""
     groups = [folder for folder in control_groups("cpu", root) if (folder / "cpu.stat").exists()]
     scales = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of either version
 
@@ -80,7 +78,7 @@ def open_waits(root: Path = ROOT) -> Meters:
         with suppress(OSError):
             names = os.listdir(tasks)  # noqa: PTH208 -- names are enough, and this is read often
         now = {task: int(text.split()[1]) for task in names if (text := read_text(tasks / task / "schedstat"))}
-        # A thread that ends takes its counter with it; what it waited stays part of the sum.
+        # A thread that ends takes its counter with it, so the sum keeps what it waited.
         ended_ns += sum(waited for task, waited in last.items() if task not in now)
         last = now
         return (ended_ns + sum(now.values())) / 1e9 if now or ended_ns else None
@@ -93,7 +91,7 @@ def open_waits(root: Path = ROOT) -> Meters:
 
 
 def wait_reader() -> Callable[[], Wait]:
-    """A fast reader of how long the calling thread waited for a core, and how often it lost one."""
+    """A fast reader of how long the calling thread has waited for a core, and how often it lost one."""
     try:
         import resource
 
@@ -110,7 +108,6 @@ def wait_reader() -> Callable[[], Wait]:
 
 
 def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -> float | None:
-    """Seconds in these columns of /proc/stat for these cores, in the kernel's order; None without any."""
     ticks = list[int]()
     with suppress(OSError), (root / "proc/stat").open(errors="replace") as file:
         for name, *values in map(str.split, takewhile(lambda line: line.startswith("cpu"), file)):
@@ -120,13 +117,13 @@ def _core_seconds(root: Path, cores: frozenset[int], columns: tuple[int, ...]) -
 
 
 def _tree_seconds(root: Path, family: int | None) -> float:
-    """CPU seconds of this process, or another, and of all its descendants, ended ones included."""
+    """CPU seconds of this process, or another, with all its descendants, even ended ones."""
     times, members, ticks = os.times(), _descendants(root, str(family or "self")), 0
     own_s = time.process_time() + times.children_user + times.children_system
     if family is not None:
         own_s, members = 0.0, [str(family), *members]
     for each in members:
-        # User, system, and the same of ended children, after the name, which may hold anything.
+        # User, system, and both of ended children; the name before them may hold anything.
         fields = (read_text(root / "proc" / each / "stat") or "").rpartition(")")[2].split()
         ticks += sum(int(value) for value in fields[11:15])
     return own_s + ticks / os.sysconf("SC_CLK_TCK")
@@ -144,7 +141,7 @@ _stops = 0
 class HostMemory(NamedTuple):
     peak_bytes: int | None = None  # of this process; None is unreadable
     swap_bytes: int | None = None
-    major_fault_count: int | None = None  # how often it had to wait for a page from disk
+    major_fault_count: int | None = None  # waits for a page from disk
 
 
 def forget_peak(root: Path = ROOT) -> None:
@@ -153,7 +150,7 @@ def forget_peak(root: Path = ROOT) -> None:
 
 
 def read_host_memory(root: Path = ROOT) -> HostMemory:
-    """The kernel's own high-water mark; nothing is sampled, so nothing is missed."""
+    """The kernel's own peak: nothing is sampled, so nothing is missed."""
     status = read_text(root / "proc/self/status") or ""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(Vm\w+):\s+(\d+) kB$", status, re.MULTILINE)}
     try:
@@ -164,12 +161,12 @@ def read_host_memory(root: Path = ROOT) -> HostMemory:
         return HostMemory(getattr(psutil.Process().memory_info(), "peak_wset", None))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    # The usage counter is second choice: it survives exec, so a worker would answer for what started it.
+    # The usage counter is second choice: it survives exec, so a worker would report what started it.
     return HostMemory(found.get("VmHWM", peak), found.get("VmSwap"), usage.ru_majflt)
 
 
 def read_moment() -> Moment:
-    """All clocks, in about a microsecond; again if an interruption between the readings would make them disagree."""
+    """All clocks, in about a microsecond; again after an interruption between the readings."""
     for _ in range(10):
         boot_s = None if _BOOT is None else time.clock_gettime(_BOOT)
         moment = Moment(time.perf_counter(), time.time(), boot_s, _stops)
@@ -179,7 +176,7 @@ def read_moment() -> Moment:
 
 
 def count_stops() -> None:
-    """Count every stop of this process from now on, when it continues. Only for processes of our own."""
+    """Count every stop of this process from now on, when it continues. Only for our own processes."""
 
     def continued(*_: object) -> None:
         global _stops
@@ -189,5 +186,5 @@ def count_stops() -> None:
         signal.signal(signal.SIGCONT, continued)
 
 
-# The clock that continues while the machine sleeps; `time.perf_counter` does not.
+# A clock that continues while the machine sleeps; `time.perf_counter` does not.
 _BOOT: int | None = getattr(time, {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}.get(sys.platform, ""), None)

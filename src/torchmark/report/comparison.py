@@ -13,7 +13,7 @@ from torchmark.analyze.grades import ASSUMED
 from torchmark.analyze.pairing import axis_value, written
 from torchmark.analyze.spread import Interval
 from torchmark.analyze.wording import counted
-from torchmark.records import DISTURBED, Case, Remark, Result, Run, RunHeader
+from torchmark.records import DISTURBED, Case, Live, Remark, Result, Run, RunHeader
 from torchmark.report import document as doc
 from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_line, machine_of, shared_place, title
@@ -334,16 +334,15 @@ def live_document(found: LiveComparison) -> doc.Document:
 def so_far(interval: Interval | None) -> str:
     if interval is None:
         return "no interval yet"
-    reach = (interval.high - interval.low) / 2 / interval.center
-    return f"B is {units.factor(1 / interval.center)} as fast {units.relative(reach)}"
+    return f"B is {units.factor(1 / interval.center)} as fast {units.relative(interval.precision)}"
 
 
 def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]) -> str:
     return " ".join([f"{name}: {case.text} by {python}", *(f"{key}={value}" for key, value in environment.items())])
 
 
-def answer(found: LiveComparison) -> str:
-    broken = [name for name, _ in _sides(found, failed=True)]
+def answer(found: LiveComparison | Live) -> str:
+    broken = [] if isinstance(found, Live) else [name for name, _ in _sides(found, failed=True)]
     if not found.ratios or found.ratio is None:
         return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
     verdict = "the same within 3%" if found.verdict == "same" else found.verdict
@@ -353,7 +352,7 @@ def answer(found: LiveComparison) -> str:
     return f"{speed} ({units.bound(1 / found.high)} to {units.bound(1 / found.low)}): {verdict}."
 
 
-def basis(found: LiveComparison) -> str:
+def basis(found: LiveComparison | Live) -> str:
     """What the answer rests on, and what would make it better."""
     count = len(found.ratios)
     if not count:
@@ -365,10 +364,10 @@ def basis(found: LiveComparison) -> str:
 
 
 def live_conclusion(run: Run) -> list[str]:
-    assert run.live
-    live, found = run.live, compared.recall_live(run.live)
+    live = run.live
+    assert live
     against = "" if live.a == live.b else f", measured against {(live.a if live.side == 'B' else live.b).text}"
-    return [answer(found), basis(found), f"This run is side {live.side}{against}."]
+    return [answer(live), basis(live), f"This run is side {live.side}{against}."]
 
 
 def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveSide]]:

@@ -327,7 +327,8 @@ def _arithmetic(own: Sequence[Result], known: DeviceCeilings, name: str) -> Limi
     said = [f"a product of {_size(ceiling.case)}" + (f" with {isa} instructions" if isa else "")]
     skinny = [each for each in own if "rows" in each.case.params and each.status == "ok"]
     said += [f"{units.arithmetic(figures.step_rate(each, 'flops'))} with {each.params['rows']} rows" for each in skinny]
-    if (slower := efficiency.slower_than_float32(known, name) or 1.0) >= efficiency.NO_FAST_PATH:
+    plain = known.flops.get("float32", ceiling)
+    if (slower := plain.value / ceiling.value) >= efficiency.NO_FAST_PATH:
         said = [f"no fast path: {units.digits(slower)} times slower than float32"]
     failed = (each for each in own if each.status != "ok" and "batch" not in each.case.params)
     said += [f"{_size(each.case.text)}: {each.status}" for each in failed]

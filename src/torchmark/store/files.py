@@ -3,8 +3,6 @@
 The machine's lock is outside the folder of runs, which a cluster may share. The system releases it with its holder.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -54,7 +52,6 @@ _held: set[int] = set()  # descriptors with a lock
 
 @contextmanager
 def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator[None]:
-    """Turn an OSError into a StoreError with the action, the path, the reason and the fix."""
     try:
         yield
     except OSError as error:
@@ -63,19 +60,19 @@ def os_errors(action: str, path: Path | str, fix: str | None = None) -> Iterator
 
 
 def plain(text: str) -> str:
-    """The text as a part of a file's name."""
+    """The text as a part of a file name."""
     return re.sub(r"[^A-Za-z0-9-]", "-", text)
 
 
 def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # the folder's name is that of a file
+    except FileExistsError as error:  # it is a file
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the folder: a new file's name is on the disk only when its folder is."""
+    """Flush the folder, which holds the name of a new file."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -90,7 +87,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def distrust(path: Path, private: bool = False) -> str | None:
-    """Why other users, except root, may have changed an existing file, or read a `private` one; None if not."""
+    """How other users, except root, may have changed a file, or read a `private` one; None if they cannot."""
     found = None
     with os_errors("use", path, CHECK), suppress(FileNotFoundError):
         found = path.lstat()
@@ -102,14 +99,14 @@ def distrust(path: Path, private: bool = False) -> str | None:
         return f"{path} is a link, and may lead to a file of other users"
     if private:
         return f"{path} is open to other users" if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) else None
-    is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # only owners can replace what is in it
+    is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # only owners can replace its files
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return f"{path} can be changed by other users" if others_write and not is_sticky else None
 
 
 @contextmanager
 def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
-    """Open a file to read; anything else is an error, because a pipe would wait for a writer."""
+    """Open a file to read; anything else is an error, as a pipe would wait for a writer."""
     flags = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
     file = open(os.open(path, flags), "rb", _BUFFER)  # noqa: PTH123, SIM115 -- a failing close must not matter
     try:
@@ -122,15 +119,12 @@ def open_regular(path: Path, fix: str) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode: int = 0o666) -> int:
-    """Write a file whole or not at all, and return its size; FileExistsError if it may not be replaced.
-
-    A link in its place is not followed. Where files can be without a name, a kill leaves nothing for `sweep`.
-    """
+    """Write a file whole or not at all, and return its size; follows no link, and only `replace` replaces a file."""
     if os.path.lexists(path) and not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = temporary(path)
-    try:  # only Linux, and not every file system
-        Path("/proc/self/fd").stat()  # where such files get a name
+    try:  # without a name, so that a kill leaves nothing behind: only on Linux, and not on every file system
+        Path("/proc/self/fd").stat()  # needed to name it
         descriptor, is_nameless = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode), True
     except (AttributeError, OSError):
         descriptor, is_nameless = os.open(part, _CREATE, mode), False
@@ -140,7 +134,7 @@ def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode:
         if is_nameless:
             target = part if replace and os.path.lexists(path) else path
             folder = os.open(path.parent, os.O_RDONLY)
-            try:  # with folders: else Python would not follow the link in /proc
+            try:  # with folders: else Python does not follow the link in /proc
                 own = f"/proc/self/fd/{descriptor}"
                 os.link(own, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
             finally:
@@ -158,14 +152,14 @@ def write_whole(path: Path, chunks: Iterable[bytes], replace: bool = True, mode:
 
 
 def write_all(descriptor: int, data: bytes) -> int:
-    """Write all of it at once; a disk that takes only a part is full."""
+    """Write it in one piece; a disk that takes only a part is full."""
     if os.write(descriptor, data) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return len(data)
 
 
 def temporary(path: Path) -> Path:
-    """A new name next to `path` that identifies the process and machine that use it."""
+    """A new name next to `path`, with the machine and the process that use it."""
     return path.with_name(f".{path.name}.{secrets.token_hex(2)}.{_MACHINE}-{os.getpid()}")
 
 
@@ -181,8 +175,8 @@ def sweep(folder: Path) -> None:
 
 
 def set_aside(path: Path, to: Path | None = None) -> Path:
-    """Rename a file to the first free of `….aside-1`, `….aside-2` or of names like `to`; nothing is overwritten."""
-    stem = to or path.with_name(f"{path.name}.aside")  # not `.jsonl`, so that it is not one of the runs
+    """Rename a file to the first free one of `….aside-1`, `….aside-2`, or `to` with a number; overwrites nothing."""
+    stem = to or path.with_name(f"{path.name}.aside")  # without `.jsonl` it is not one of the runs
     free = next(name for n in count(1) if not os.path.lexists(name := stem.with_name(f"{stem.name}-{n}")))
     with os_errors("rename", path, CHECK):
         os.close(os.open(free, _CREATE, 0o600))  # takes the name
@@ -199,7 +193,7 @@ class _Holder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def lock_path() -> Path:
-    """The lock file: $TORCHMARK_LOCK, else one fixed place per machine; TMPDIR differs between users and jobs."""
+    """$TORCHMARK_LOCK, else one fixed place per machine; TMPDIR differs between users and jobs."""
     if chosen := os.environ.get("TORCHMARK_LOCK"):
         return Path(chosen)
     has_fixed = os.name == "posix" and os.access("/tmp", os.W_OK)
@@ -210,7 +204,7 @@ def lock_path() -> Path:
 def machine_lock(
     wait: bool = False, share: bool = False, path: Path | None = None, on_wait: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Hold the machine alone, or with others that `share`. If it is held: raise LockedError, or `on_wait` and wait."""
+    """Hold the machine alone, or with others that `share`; if it is held, raise LockedError, or `wait`."""
     path = path or lock_path()
     with ExitStack() as stack:
         with os_errors("use the lock file", path, "Delete it, or name another with TORCHMARK_LOCK"):
@@ -226,7 +220,7 @@ def machine_lock(
                     on_wait(holder)
                 _take(descriptor, share, wait=True)
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        with suppress(OSError):  # the lock holds without this note
+        with suppress(OSError):  # the lock holds without it
             if not os.fstat(descriptor).st_size or _read_holder(descriptor):
                 os.ftruncate(descriptor, 0)
                 os.lseek(descriptor, 0, os.SEEK_SET)
@@ -235,7 +229,7 @@ def machine_lock(
 
 
 def claim(descriptor: int, path: Path) -> None:
-    """Keep other writers off an open file until `let_go`; StoreError if another process writes to it."""
+    """Lock an open file until `let_go`; StoreError if another process writes to it."""
     _held.add(descriptor)
     try:
         if _take(descriptor, share=False, wait=False):
@@ -256,8 +250,7 @@ def let_go(descriptor: int) -> None:
     _held.discard(descriptor)
     with suppress(OSError):
         if sys.platform != "win32":
-            # Closing alone would not release it if a child that was just forked has a copy.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a child that was just forked has a copy
     with suppress(OSError):
         os.close(descriptor)
 
@@ -268,7 +261,7 @@ def _forget_in_child() -> None:
             os.close(_held.pop())
 
 
-if hasattr(os, "register_at_fork"):  # a forked child must not keep its parent's lock alive after the parent has died
+if hasattr(os, "register_at_fork"):  # a forked child must not keep the lock of a dead parent
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
@@ -287,7 +280,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _read_holder(descriptor: int) -> str:
-    """The process that measures, according to the lock file; empty if that holds anything else."""
+    """The holder that the lock file names; empty if it holds anything else."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         os.lseek(descriptor, 0, os.SEEK_SET)
         holder = msgspec.json.decode(os.read(descriptor, 4096), type=_Holder)
@@ -298,7 +291,7 @@ def _read_holder(descriptor: int) -> str:
 if sys.platform == "win32":
 
     def _take(descriptor: int, share: bool, wait: bool) -> bool:
-        """Windows has no shared lock here: a shared run checks that the lock is free, and takes none."""
+        """Windows has no shared locks: a shared run checks that the lock is free, and takes none."""
         os.lseek(descriptor, _FAR, os.SEEK_SET)
         while True:
             with suppress(OSError):

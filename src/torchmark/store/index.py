@@ -1,9 +1,4 @@
-"""Records extracted from every run file of a folder, and an index that remembers them.
-
-It is in the user's own folder, as run files may come from strangers. A damaged or older one is written anew.
-"""
-
-from __future__ import annotations
+"""Records extracted from every run file of a folder, and an index that remembers them, in the user's own folder."""
 
 import os
 import stat
@@ -31,9 +26,9 @@ SETTLED_NS = 2_000_000_000  # the coarsest clock that a file system has
 
 
 class Extract(Protocol):
-    """A record extracted from runs. Those with equal groups are returned one after the other."""
+    """A record extracted from runs; those of one group are returned one after the other."""
 
-    edition: ClassVar[int]  # rises when it is extracted in another way
+    edition: ClassVar[int]  # rises when it is extracted differently
     __struct_fields__: ClassVar[tuple[str, ...]]
 
     @property
@@ -44,22 +39,21 @@ class Extract(Protocol):
 
 
 Kind = TypeVar("Kind", bound=Extract)
-Check = Callable[[Path], str]  # why nothing of a file may be used; empty if it may
-Progress = Callable[[int, int], object]  # called with the files read so far, and the files to read
+Check = Callable[[Path], str]  # why a file may not be used; empty if it may
+Progress = Callable[[int, int], object]  # called with the numbers of files read, and to be read
 
 
 class Folder(Struct, frozen=True):
     files: int
     extracts: int
-    problems: tuple[str, ...]  # why some files could not be read
+    problems: tuple[str, ...]
 
 
 class _File(Struct, array_like=True):
     stamp: str | None  # differs whenever the content does; None: to be read again
     problem: str | None
-    count: int = 0  # of extracts
-    # By the first bits of their groups' hashes, compressed: only one part is in memory at a time.
-    parts: tuple[bytes, ...] = (b"",) * _PARTS
+    count: int = 0
+    parts: tuple[bytes, ...] = (b"",) * _PARTS  # by the hashes of groups, compressed: one is in memory at a time
 
 
 def read_folder(
@@ -106,7 +100,7 @@ def _remember(name: str, version: bytes, files: dict[bytes, _File]) -> None:
 
 
 def _scan(folder: Path) -> dict[bytes, str | None]:
-    """The run files of a folder with their stamps; None for a file that may change again within a tick of its clock."""
+    """The run files with their stamps; None for a file that may change again within a tick of its clock."""
     now, found = time.time_ns(), dict[bytes, str | None]()
     with os_errors("read", folder, "Name a folder of run files"):
         for path in folder.iterdir():
@@ -120,7 +114,7 @@ def _scan(folder: Path) -> dict[bytes, str | None]:
 
 
 def _read(path: Path, stamp: str | None, kind: type[Extract], check: Check | None) -> _File:
-    """The extracts of one file. One that cannot be read is tried again next time; one that fails the check is not."""
+    """The extracts of one file. An unreadable one is tried again next time, one that fails the check is not."""
     name, encode = path.name.encode(errors="backslashreplace").decode(), msgspec.msgpack.encode
     try:
         extracts = [*kind.of_run(load(path), name)]

@@ -1,10 +1,8 @@
-"""The lines of a run file: their kinds, what may be in them, how they are written, and how any file's are read.
+"""The lines of a run file: their kinds, how they are written, and how those of any file are read.
 
 Run files are shared, so every line passes through `shareable`. Texts are torchmark's own; names are those of hardware
 and software, or the user's: labels, model files, parameters, metrics.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -26,7 +24,7 @@ SAMPLES_BYTES = 32 << 20  # a million, each with all its digits
 
 
 class _Line(Struct, frozen=True, tag_field="kind", tag=str.lower):
-    """The name of its class is the kind of the line."""
+    """The class name is the kind of the line."""
 
 
 class Header(_Line, frozen=True):
@@ -61,11 +59,11 @@ class Concluded(_Line, frozen=True):
 
 
 class Ended(_Line, frozen=True):
-    """The run ended normally, so nothing is left to measure unless more is asked for."""
+    """The run ended normally: nothing is left to measure."""
 
 
 class Checksum(_Line, frozen=True):
-    sha256: Name  # of all bytes before, when a run ends normally: it detects damage, not forgery
+    sha256: Name  # of all bytes before it: detects damage, not forgery
 
 
 Line = Header | Started | Samples | Finished | Spread | Concluded | Ended | Checksum
@@ -79,21 +77,21 @@ class _Version(Struct):
 
 
 class RunName(Struct, frozen=True):
-    id: Name  # these find a run by name, and take a fraction of the header's time to decode
+    id: Name
     created: Name
     label: Name | None = None
 
 
-class NamedHeader(_Line, frozen=True, tag="header"):
-    header: RunName  # of any version, even one that is damaged elsewhere
+class NamedHeader(_Line, frozen=True, tag="header"):  # fast to decode, of any version, even if damaged elsewhere
+    header: RunName
 
 
 class NewerFileError(StoreError):
-    """A newer torchmark wrote this file."""
+    """A newer torchmark wrote the file."""
 
 
 def encode_line(line: Line) -> bytes:
-    """One line, newline included: only what may be shared, and nothing that a reader would refuse."""
+    """One line with its newline: only what may be shared, and nothing that a reader would refuse."""
     plain = line if isinstance(line, Samples) else shareable(msgspec.to_builtins(line))
     try:
         for place in _not_finite(plain, "$"):  # msgspec writes null, which is valid in an optional field
@@ -107,7 +105,6 @@ def encode_line(line: Line) -> bytes:
 
 
 def _not_finite(value: Any, place: str) -> Iterator[str]:
-    """The places of numbers that JSON cannot express."""
     if isinstance(value, float) and not math.isfinite(value):
         yield place
     elif isinstance(value, dict | list | tuple):
@@ -116,17 +113,17 @@ def _not_finite(value: Any, place: str) -> Iterator[str]:
 
 
 def as_shared(result: Result) -> Result:
-    """The result as a run file would have it: only what may be shared."""
+    """The result as in a run file: only what may be shared."""
     return msgspec.json.decode(encode_line(Finished(result)), type=Finished).result
 
 
 def is_samples(raw: bytes) -> bool:
-    """Whether a line holds samples, by its first bytes: such lines are long and rarely needed."""
+    """By its first bytes, as such lines are long and rarely needed."""
     return raw.startswith(b'{"kind":"samples"')
 
 
 def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
-    """One line as a record, upgraded if an earlier version wrote it; every fault is a StoreError."""
+    """One line of any version as a record; every fault is a StoreError."""
     try:
         if schema == SCHEMA_VERSION or (schema == 1 and is_samples(raw)):  # the form of samples has not changed
             return _DECODER.decode(raw)
@@ -136,12 +133,12 @@ def decode_line(raw: bytes, schema: int, path: Path, number: int) -> Line:
         return cast("Line", msgspec.convert(plain, Line))
     except _MALFORMED as error:
         raise damaged(path, number, str(error)) from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # an upgrade found something unexpected
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # of an upgrade
         raise damaged(path, number, f"not a line of schema {schema}: {error!r}") from error
 
 
 def decode_schema(raw: bytes, path: Path) -> int:
-    """The version of the first line, which is read first; an error if this torchmark cannot read it."""
+    """The schema of the file, from its first line; an error if this torchmark cannot read it."""
     try:
         first, fault = msgspec.json.decode(raw, type=_Version), "line 1 is no header"
     except _MALFORMED as error:
@@ -178,7 +175,7 @@ _NAME = re.compile(r"[\w(][\w .,:;()+@=%*&®™'-]*")  # no slash and no line br
 
 
 def shareable(value: Any, name: str = "") -> Any:
-    """The plain data of a line, or of a field of this name, as it may be shared."""
+    """What may be shared of the plain data of a line, or of a field of this name."""
     match value:
         case dict() if name == "settings":
             kept = {key: inner for key, inner in value.items() if key in settings.SETTINGS}
@@ -186,7 +183,7 @@ def shareable(value: Any, name: str = "") -> Any:
                 package, _, version = plugin.partition(" ")
                 kept[settings.PLUGIN] = f"{package} {settings.shareable_version(version)}"
             return {key: inner if settings.is_shareable(key, inner) else GONE for key, inner in kept.items()}
-        case dict() if name in _TABLES:  # the keys are names, and none of them that of a field
+        case dict() if name in _TABLES:  # its keys are names, not fields
             return {_name(key): shareable(inner, _TABLES[name]) for key, inner in value.items()}
         case dict():
             kept = {key: inner for key, inner in value.items() if (name, key) != ("result", "detail")}
@@ -208,9 +205,6 @@ def shareable(value: Any, name: str = "") -> Any:
 
 def _name(text: str) -> str:
     return text[:LONGEST_NAME] if _NAME.fullmatch(text) or not text else GONE
-
-
-# Upgrades: UPGRADES[N] takes one decoded line of version N and returns it as version N + 1 would have written it.
 
 
 def _without_messages(line: dict[str, Any]) -> dict[str, Any]:
@@ -238,7 +232,7 @@ _GENERIC_REASONS = {
     "skipped": "it was skipped",
     "crashed": "it failed",
 }
-# torchmark's own reasons in version 1 for a case that raised no exception. Each matches as a whole.
+# Version 1's own reasons for a case that raised no exception.
 _PHASE, _NUMBER = r"[a-z ]{1,20}", r"[0-9.e+-]{1,12}"
 _OWN_REASONS = (
     rf"(the worker|it|rank \d+) (was ended by SIG[A-Z0-9]+|exited with code \d+|stopped answering) during {_PHASE}",
@@ -250,4 +244,5 @@ _OWN_REASONS = (
     r"Give it more time with --budget, or run it by itself",
     r"it needs about \d+ GiB where there are \d+\. Name the case to try it",
 )
+# UPGRADES[N] turns a decoded line of version N into one of version N + 1.
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _without_messages}

@@ -1,6 +1,4 @@
-"""Run files read back: as a run, as samples, as shareable lines, or line by line with every fault for `check`."""
-
-from __future__ import annotations
+"""Read run files: as a run, as shareable lines, or line by line with every fault for `check`."""
 
 import hashlib
 import io
@@ -25,7 +23,7 @@ from torchmark.records import SCHEMA_VERSION, Remark, Result, Run, RunHeader, Tu
 from torchmark.store import lines
 from torchmark.store.files import open_regular, os_errors, write_whole
 
-# What a whole file may hold; reading one never takes more memory or time than these allow.
+# Limits of what is read, as a file may come from a stranger.
 FILE_BYTES = 1 << 30
 RESULTS_BYTES = 250 << 20  # in memory
 MOST_SAMPLES_AT_ONCE = 5_000_000
@@ -33,7 +31,7 @@ _UNSEALED = "no checksum at its end: the file was cut off, or its run was killed
 
 
 def load(path: str | Path, samples: bool = False, content: bytes | None = None, local: bool = False) -> Run:
-    """The run in a file, or in its `content`; without raw samples, and `local` messages, unless asked for."""
+    """The run in a file, or in its `content`; raw samples and `local` messages only if asked for."""
     path = Path(path)
     seen = _Contents(path, samples, content)
     results = tuple(result if local else replace(result, detail=None) for result in seen.results())
@@ -50,9 +48,9 @@ def read_header(path: str | Path) -> RunHeader:
 
 
 def shareable_lines(path: str | Path) -> Iterator[bytes]:
-    """Every line that can leave this machine, the last one a checksum of the others. Damage is an error."""
+    """Every line that can leave this machine, and a checksum of them. Damage is an error."""
     path = Path(path)
-    load(path)  # all of it is sound, or nothing leaves
+    load(path)  # nothing leaves unless all of it is sound
     digest = hashlib.sha256()
     for _, raw, line in read_lines(path):
         if isinstance(line, StoreError):
@@ -68,7 +66,6 @@ def shareable_lines(path: str | Path) -> Iterator[bytes]:
 
 
 def write_export(path: str | Path, target: str | Path) -> int:
-    """Write what can leave this machine into a new file, whole or not at all; returns the number of bytes."""
     with os_errors("write", target, "Choose another place with -o"):
         try:
             return write_whole(Path(target), shareable_lines(path), replace=False)
@@ -79,7 +76,7 @@ def write_export(path: str | Path, target: str | Path) -> int:
 def read_lines(
     path: Path, content: bytes | None = None, samples: bool = True
 ) -> Iterator[tuple[int, bytes, lines.Line | StoreError | None]]:
-    """Numbered lines of limited length, each with its record, its error, or None for samples that are not wanted."""
+    """Numbered lines of limited length, each with its record or error, or None for unwanted samples."""
     schema, opened = 0, open_regular(path, "Name a run file") if content is None else io.BytesIO(content)
     with os_errors("read", path, "Check the name and the permissions"), opened as file:
         if content is None and (size := os.fstat(file.fileno()).st_size) > FILE_BYTES:
@@ -105,8 +102,6 @@ def read_lines(
 
 
 class _Contents:
-    """What the lines of a file say about every case."""
-
     header: RunHeader
 
     def __init__(self, path: Path, samples: bool, content: bytes | None = None) -> None:
@@ -115,8 +110,8 @@ class _Contents:
         self._began: dict[str, int] = {}  # the line of the first `started`
         self._finished: dict[str, Result] = {}
         self._samples: dict[str, dict[int, tuple[float, ...]]] = {}  # of every process
-        self._settled: dict[str, list[tuple[float, ...]]] = {}  # those that the last `finished` line includes
-        self._weights: dict[str, int] = {}  # of the results that count so far
+        self._settled: dict[str, list[tuple[float, ...]]] = {}  # those in the last `finished` line
+        self._weights: dict[str, int] = {}
         self._weight = self._sample_count = number = 0
         self.spread: float | None = None
         self.concluded: dict[str, Any] = {}  # by the name of the study
@@ -150,7 +145,7 @@ class _Contents:
                 self._running.pop(text, None)
                 self._finished[text] = result
                 self._settled[text] = [values for _, values in sorted(self._samples.get(text, {}).items())]
-                # About how much memory it takes: short entries grow most.
+                # About the memory that it takes: short entries grow most.
                 entries = len(result.params) + len(result.metrics) + len(result.phases_s) + len(result.settings)
                 weight = 2 * size + 200 * entries + 600 * len(result.processes)
                 self._weight += weight - self._weights.get(text, 0)
@@ -161,7 +156,6 @@ class _Contents:
                 self.concluded |= {name: found for name, found in asdict(line).items() if found is not None}
             case lines.Ended():
                 self.ended = True
-        # A file may be long, but what is kept of it may not.
         if self._weight > RESULTS_BYTES:
             raise _too_large(self._path, f"its results take {self._weight >> 20} MiB of memory")
         if max(len(self._began), len(self._finished)) > MOST_CASES:
@@ -206,19 +200,16 @@ def _empty(path: Path) -> StoreError:
 
 class Account(Struct, frozen=True):
     result: Result  # of a `finished` line
-    samples: dict[int, array[float]]  # since the one before, by process
+    samples: dict[int, "array[float]"]  # since the one before, by process
 
 
 Part = RunHeader | Account | lines.Checksum | Remark
 
 
 def examine(path: str | Path, samples: bool = True) -> Iterator[tuple[int, Part]]:
-    """Yield the parts of a run file with their line numbers, and its faults; raise only if it cannot be opened.
-
-    The last part of an unchanged file is its checksum.
-    """
+    """Parts and faults of a run file, by line; an unchanged one ends with its checksum. Raises if it is unreadable."""
     path, examiner, digest, schema, number = Path(path), _Examiner(), hashlib.sha256(), SCHEMA_VERSION, 0
-    end: Part | None = _damage("the file holds no run")  # what the last line makes of the file
+    end: Part | None = _damage("the file holds no run")
     try:
         for number, raw, line in read_lines(path, samples=samples):
             end = _damage(_UNSEALED)
@@ -246,8 +237,6 @@ def examine(path: str | Path, samples: bool = True) -> Iterator[tuple[int, Part]
 
 
 class _Examiner:
-    """The state that later lines must agree with."""
-
     def __init__(self) -> None:
         self._header: RunHeader | None = None
         self._cases: frozenset[str] = frozenset()
@@ -264,7 +253,7 @@ class _Examiner:
                 yield line.header
             case lines.Started():
                 self._begun.add(line.case)
-                # A process that is started again had died: its result does not include the samples from before.
+                # A process that is started again had died: its samples do not count.
                 self._sample_count -= len(self._samples.get(line.case, {}).pop(line.process, ()))
                 yield from self._known("$.case", line.case)
             case lines.Samples():
@@ -309,7 +298,7 @@ class _Examiner:
 
 
 def _fault(path: Path, error: StoreError) -> tuple[int, Remark]:
-    """The fault that an error reports, with the line and the field that it names."""
+    """The line, and the fault with its field, that an error reports."""
     form = r", line (\d+): (.*?)(?: - at `([^`]*)`)?|:? (.*)"
     found = re.fullmatch(form, error.cause.removeprefix(str(path)), re.DOTALL)
     return (int(found[1] or 0), _damage(found[2] or found[4], found[3] or "")) if found else (0, _damage(error.cause))
@@ -320,7 +309,7 @@ def _damage(cause: str, place: str = "") -> Remark:
 
 
 def _oddities(raw: bytes, line: lines.Line) -> Iterator[Remark]:
-    """Repeated and unknown keys, which the decoder accepts. A line that encodes to itself has neither."""
+    """Repeated and unknown keys, which the decoder accepts; a line that encodes to itself has none."""
     if msgspec.json.encode(line) + b"\n" != raw:
         text = re.sub(rb"\[[^\[\]{}\"]*\]", b"[]", raw) if lines.is_samples(raw) else raw  # without the numbers
         try:

@@ -1,6 +1,4 @@
-"""The user's folder: new runs, runs found by name, and local notes, which are never exported."""
-
-from __future__ import annotations
+"""The user's folder: new runs, runs by name, and local notes, which are never exported."""
 
 import errno
 import hashlib
@@ -38,7 +36,7 @@ class StoredRun(Struct, frozen=True):
 
 
 def home() -> Path:
-    """The folder of run files: $TORCHMARK_HOME, else the user data folder of the platform."""
+    """The folder of run files: $TORCHMARK_HOME, else the platform's folder for user data."""
     if chosen := os.environ.get("TORCHMARK_HOME"):
         return Path(chosen)
     try:
@@ -50,7 +48,7 @@ def home() -> Path:
             data = Path(os.environ.get("XDG_DATA_HOME", ""))
             data = data if data.is_absolute() else Path.home() / ".local" / "share"
         return data / "torchmark"
-    except RuntimeError:  # neither a home folder nor an entry in the user database, as in some containers
+    except RuntimeError:  # no home folder, as in some containers
         folder = Path(tempfile.gettempdir()) / f"torchmark-{os.geteuid()}"
     fix = "Set TORCHMARK_HOME to a folder of your own"
     with os_errors("write", folder, fix), suppress(FileExistsError):
@@ -66,15 +64,14 @@ def new_header(command: str, machine: Machine, cases: Iterable[str], **rest: Any
 
 
 def new_path(header: RunHeader) -> Path:
-    """The default file of a new run; names sort by time."""
+    """The default file of a run; names sort by time."""
     return home() / f"{plain(header.created)}_{plain(header.id)}.jsonl"
 
 
 def load_runs(text: str, samples: bool = False, repeats: bool = False, local: bool = False) -> tuple[Run, ...]:
-    """One run for a path, `last`, a label, an id or a published machine; one for each machine of a publication.
+    """The run that a path, `last`, a label or an id names, or those of a publication or a published machine.
 
-    A machine is `m1-chips/M1 Ultra GPU`, or `3090` for its figures from all publications. `repeats` keeps a figure
-    that appears in two tables twice; `local` adds the messages behind failures.
+    `repeats` keeps figures that appear in two tables twice; `local` adds the messages behind failures.
     """
     path = _find_stored(text)
     return (load(path, samples=samples, local=local),) if path else publications.find_published(text, repeats)
@@ -88,7 +85,7 @@ def find_run(text: str) -> Path:
 
 
 def scan_runs() -> Iterator[StoredRun]:
-    """All runs in the folder, the last written first; only headers are read, one at a time."""
+    """All runs in the folder by their headers, the last written first."""
     for path in _run_files():
         try:
             yield StoredRun(path, read_header(path))
@@ -97,7 +94,6 @@ def scan_runs() -> Iterator[StoredRun]:
 
 
 def _run_files() -> list[Path]:
-    """All files in the folder of runs, the last written first."""
     folder, found = home(), []
     with os_errors("read", folder, "Check its permissions"), suppress(FileNotFoundError):
         for entry in os.scandir(folder):
@@ -110,7 +106,7 @@ def _run_files() -> list[Path]:
 
 
 def _named_runs() -> list[tuple[Path, RunName]]:
-    """All runs, newest first. A damaged header is replaced by the name of the file: reading it reports the damage."""
+    """All runs, newest first; those with a damaged header by the name of the file."""
     found = []
     for path in _run_files():
         raw = b""
@@ -129,7 +125,7 @@ def is_folder(text: str) -> bool:
 
 
 def check_label(label: str) -> None:
-    """Refuse a label by which `find_run` could never find its run."""
+    """Refuse a label that `find_run` cannot find."""
     if not label.strip() or not label.isprintable() or label.startswith("-"):
         raise UsageError(f"'{label}' is not a label", "Use a short name, such as after-upgrade")
     if re.fullmatch(_LAST, label) or publications.is_published_name(label):
@@ -139,7 +135,7 @@ def check_label(label: str) -> None:
 
 
 def _find_stored(text: str) -> Path | None:
-    """The file of a run, or None if the name means a publication or one of its machines."""
+    """The file of a run; None if the name is that of a publication or one of its machines."""
     if _is(Path.is_file, text):
         return Path(text)
     if text.partition("/")[0] in publications.names():
@@ -194,7 +190,7 @@ def keep_note(kind: str, name: str, *content: bytes, mode: int = 0o600) -> None:
 
 
 def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
-    """The content of a note; None unless there is one that no other user can have written."""
+    """The content of a note that no other user can have written."""
     with suppress(OSError, ValueError, StoreError):
         path = _note(kind, name)
         if not distrust(path):
@@ -204,7 +200,7 @@ def read_note(kind: str, name: str, most: int = 1 << 20) -> bytes | None:
 
 
 def keep_origin(run: str, files: Mapping[str, Path]) -> None:
-    """Remember the model files of a run: a run file alone never decides what is executed."""
+    """Remember the model files of a run: its run file never decides what is executed."""
     content = {name: os.fspath(path) for name, path in files.items()}
     with suppress(OSError):  # then resuming the run has to ask
         if content:
@@ -212,7 +208,6 @@ def keep_origin(run: str, files: Mapping[str, Path]) -> None:
 
 
 def find_origin(run: str) -> dict[str, Path]:
-    """The model files of a run by name; empty if that is not certain."""
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(read_note("origins", run) or b"{}", type=dict[str, str])
         return {name: Path(path) for name, path in found.items()}
@@ -220,7 +215,7 @@ def find_origin(run: str) -> dict[str, Path]:
 
 
 def keep_limits(machine: Machine, device: DeviceInfo, run: Path, alongside: bool = False) -> None:
-    """Remember the run file with the limits of the device, alone or in addition to those known before."""
+    """Remember the run file with the limits of a device, alone or in addition to earlier ones."""
     digest = _limits_digest(machine, device)
     names = [run.name if run.parent == home() else os.path.realpath(run)]
     names += [name for name in _limits_names(digest) if name not in names][: _MOST_LIMITS - 1] if alongside else []
@@ -244,7 +239,7 @@ def _limits_names(digest: str) -> list[str]:
 
 
 def _limits_digest(machine: Machine, device: DeviceInfo) -> str:
-    """A hash of what decides how fast a device can be: hardware, driver and torch."""
+    """A hash of what decides the speed of a device: hardware, driver and torch."""
     machine_facts = (machine.cpu, machine.physical_cores, machine.logical_cores, machine.memory_gib, machine.torch)
     device_facts = (device.name, device.model, device.memory_bytes, device.driver, device.capability, device.cores)
     return hashlib.sha256(msgspec.json.encode((*machine_facts, machine.torch_build, *device_facts))).hexdigest()[:24]

@@ -1,6 +1,4 @@
-"""Writing run files: each line whole, in one write, and safe on the disk before anything else happens."""
-
-from __future__ import annotations
+"""Write run files: each line in one write, and safe on the disk before anything else happens."""
 
 import errno
 import hashlib
@@ -11,6 +9,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -26,24 +25,24 @@ _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_
 
 
 class RunWriter:
-    """Appends to one run file, which is locked meanwhile. What a method has written survives all later failures.
+    """Appends to a run file, which is locked meanwhile.
 
-    The content is also in memory. If another program replaces, cuts, moves or deletes the file, the next line restores
-    all of it. A line that could not be written raises StoreError and stays in memory, so that it can be shown.
+    All content is also in memory. If another program replaces, cuts, moves or deletes the file, the next line restores
+    it. A line that could not be written raises StoreError and stays in memory, so that it can be shown.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.notes: list[str] = []  # what happened to the file
-        self.seconds = 0.0  # spent on writing, so far
+        self.seconds = 0.0  # spent on writing
         self._descriptor = -1
-        self._content = bytearray()  # that the file has or should have
-        self._stamp = -1  # the file's time after this writer's last change
+        self._content = bytearray()  # that the file should have
+        self._stamp = -1  # the file's time after the last own change
         self._details: set[str] = set()  # that are in the log
         self._sealed = False  # nothing was written since the last checksum
 
     @classmethod
-    def create(cls, path: str | Path, header: RunHeader) -> RunWriter:
+    def create(cls, path: str | Path, header: RunHeader) -> Self:
         """Start a new file with its header; an existing file is never touched."""
         writer, first = cls(Path(path)), lines.encode_line(lines.Header(SCHEMA_VERSION, header))
         with os_errors("write", path):
@@ -61,7 +60,7 @@ class RunWriter:
         return writer
 
     @classmethod
-    def resume(cls, path: str | Path) -> RunWriter:
+    def resume(cls, path: str | Path) -> Self:
         """Open an existing file to append to; an incomplete last line is cut off first."""
         writer = cls(Path(path))
         read_header(path)
@@ -100,13 +99,13 @@ class RunWriter:
         return load(self.path, content=bytes(self._content), local=local)
 
     def measured(self, process: int, newest: Result, result: Result) -> None:
-        """A process that has just ended, with its samples, and the result of its case including it."""
+        """A process that has ended, with its samples, and the result of its case including it."""
         text = result.case.text
         samples = (lines.Samples(text, process, estimate.samples_s) for estimate in newest.processes)
         self.finished(result, lines.Started(text, process), *samples)
 
     def finished(self, result: Result, *before: lines.Line) -> None:
-        """The result of a case with all its processes so far; raw samples have a line of their own."""
+        """The result of a case so far, without raw samples, which have lines of their own."""
         estimate = result.estimate and replace(result.estimate, samples_s=())
         processes = tuple(replace(process, samples_s=()) for process in result.processes)
         self.write(*before, lines.Finished(replace(result, estimate=estimate, processes=processes)))
@@ -118,24 +117,22 @@ class RunWriter:
         self.write(lines.Concluded(**{type(conclusion).__name__.lower(): conclusion}))  # type: ignore[arg-type]
 
     def seal(self) -> None:
-        """Add a checksum of everything so far."""
         if not self._sealed and self._descriptor >= 0:
-            self._stamp = -1  # compare the whole file once: a change within one tick of the clock leaves its time
+            self._stamp = -1  # compare the whole file: a change within one tick of the clock leaves its time
             self.write(lines.Checksum(hashlib.sha256(self._content).hexdigest()))
             self._sealed = True
 
     def close(self) -> None:
-        """Close the file; everything is on the disk already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
 
-    def __enter__(self) -> RunWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            with suppress(StoreError, OSError):  # every result is on the disk without it
+            with suppress(StoreError, OSError):  # every result is on the disk already
                 self.seal()
         self.close()
 
@@ -148,9 +145,8 @@ class RunWriter:
         self._append(data)
 
     def _append(self, data: bytes) -> None:
-        """Append to the file, or restore it; `_content` gets each line first, so the next one completes the file."""
-        began = time.monotonic()
-        before = len(self._content)
+        """Append to the file, or restore it; after a failure the next line completes it."""
+        began, before = time.monotonic(), len(self._content)
         self._content += data
         self._sealed = False
         with os_errors("write", self.path):
@@ -163,7 +159,7 @@ class RunWriter:
                     write_all(self._descriptor, data)
                     self._stamp = os.fstat(self._descriptor).st_mtime_ns  # before fsync, which takes a while
                     os.fsync(self._descriptor)
-                except OSError:  # half a line in the middle of a file would ruin every line after it
+                except OSError:  # half a line would ruin the next one
                     with suppress(OSError):
                         if os.fstat(self._descriptor).st_size > before:
                             os.ftruncate(self._descriptor, before)
@@ -173,7 +169,7 @@ class RunWriter:
         self.seconds += time.monotonic() - began
 
     def _restore(self) -> None:
-        """Write all content again, and keep a file with other content. On failure the path is unchanged."""
+        """Write all content again, and keep a changed file; after a failure the path is unchanged."""
         make_folder(self.path.parent)
         former, found, aside = self._descriptor, None, None
         note = f"{self.path} was moved or deleted, and has been written again"
@@ -215,7 +211,7 @@ class RunWriter:
 
 
 def check_writable(path: str | Path) -> None:
-    """Check before measuring, not after, that a new run file can be written here."""
+    """Check before measuring that a new run file can be written here."""
     path = Path(path)
     with os_errors("write", path):
         if path.exists():
@@ -235,6 +231,6 @@ def _check_space(path: Path) -> None:
 
 
 def _read(descriptor: int, most: int) -> bytes:
-    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this very file, even if it was renamed
+    with open(os.dup(descriptor), "rb") as file:  # noqa: PTH123 -- this file, even if it was renamed
         file.seek(0)
         return file.read(most)
