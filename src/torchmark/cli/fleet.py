@@ -124,7 +124,7 @@ def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool 
     members = []
     for each in statuses:
         task, reason = each.task, each.private_reason if private else each.reason
-        about = task.label, task.kind, task.about, each.state, reason, each.measured, each.planned, len(task.nodes)
+        about = task.label, task.kind, task.about, each.state, reason, len(task.nodes)
         members.append(documents.Member(*about, task.nodes if names else (), each.run))
     return members
 

@@ -34,9 +34,7 @@ State = Literal[
 UNDER_WAY = frozenset(("waiting", "running"))
 
 
-class JobOutcome(Struct, frozen=True):
-    """The state of a job, and the reason. `detail` may name nodes and paths: it is shown to this user alone."""
-
+class JobOutcome(Struct, frozen=True):  # `detail` may name nodes and paths: it is shown to this user alone
     state: State
     reason: str = ""
     detail: str = ""  # from schedulers and logs
@@ -79,9 +77,7 @@ class Terms(Struct, frozen=True):
         return (*([f"--partition={self.partition}"] if self.partition else []), *self.options)
 
 
-class Task(Struct, frozen=True):
-    """One run of torchmark on one node, or on several that work on the same cases together."""
-
+class Task(Struct, frozen=True):  # a run on one node, or on several that work on the same cases together
     name: Name  # of its files; contains no names of nodes
     kind: str
     nodes: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=4096)]

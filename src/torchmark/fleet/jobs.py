@@ -32,23 +32,13 @@ _SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
 
-class TaskStatus(JobOutcome, frozen=True, kw_only=True):
-    """One task: its state with the reason, and what has been measured so far. Only this user may see `detail`."""
-
+class TaskStatus(JobOutcome, frozen=True, kw_only=True):  # only this user may see its `detail`
     task: Task
     run: Run | None = None
 
     @property
     def private_reason(self) -> str:
         return ": ".join(filter(None, (self.reason, self.detail)))
-
-    @property
-    def planned(self) -> int | None:  # cases to measure; None until the node knows
-        return len(self.run.header.cases) if self.run else None
-
-    @property
-    def measured(self) -> int:  # cases that have a result, even a failure
-        return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
 
 
 def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = False) -> tuple[Node, ...]:
@@ -79,11 +69,9 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
 
 def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], label: str | None) -> tuple[Task, ...]:
     """For each count one run that so many nodes of one kind share; smaller teams are part of the larger ones."""
-    kinds: dict[str, list[Node]] = {}
-    for node in nodes:
-        if node.obstacle is None:
-            kinds.setdefault(node.about, []).append(node)
-    team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
+    usable = [node for node in nodes if node.obstacle is None]
+    kinds = Counter(node.about for node in usable).most_common(1)  # one kind: the slowest would make the others wait
+    team = [node for node in usable if node.about == kinds[0][0]]
     if len(team) < max(arguments):
         cause = f"{max(arguments)} nodes of one kind are needed, and there are {len(team)} that take jobs"
         raise UsageError(cause, "Ask for fewer with --together")
@@ -173,11 +161,11 @@ class Observer:
 
     def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
         outcome = kept or self._folder.outcome(task) or reported
-        if outcome is None:  # the scheduler does not know it: its node may have recorded its end
+        if outcome is None and (code := self._folder.end_code(task)) is not None:  # recorded by its node
+            outcome = JobOutcome.of_exit(code)
+        elif outcome is None:
             forgotten = "the scheduler has forgotten the job, and its node recorded nothing"
-            code = self._folder.end_code(task)
-            lost = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
-            outcome = lost if code is None else JobOutcome.of_exit(code)
+            outcome = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
         if outcome.state in ("failed", "lost"):
             log = self._folder.content(task, "log", tail=True).decode(errors="replace")
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
@@ -186,8 +174,8 @@ class Observer:
             with suppress(StoreError):  # users who may look need not be allowed to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
-        reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
-        reason = ", ".join(filter(None, reasons))
+        earlier = f"earlier results are in {file.name}.aside-*" if renamed else ""
+        reason = ", ".join(filter(None, (earlier, outcome.reason)))
         return TaskStatus(outcome.state, reason, outcome.detail, task=task, run=self._run(file))
 
     def _run(self, path: Path) -> Run | None:
@@ -203,17 +191,15 @@ class Observer:
 
 
 def try_nodes(
-    engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Node], say: Callable[[str], None]
+    engine: Engine, folder: FleetFolder, terms: Terms, nodes: Sequence[Node], say: Callable[[str], None]
 ) -> None:
     """Run one small task on one node of each kind, as a folder that is not shared would make every job fail."""
-    kinds: dict[str, Node] = {}
-    for node in sorted(nodes, key=lambda node: not node.idle):
-        kinds.setdefault(node.about, node)
-    mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(kinds) + 1))
+    chosen = choose(nodes, each_kind=True)
+    mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(chosen) + 1))
     tried: dict[str, tuple[Node, Path]] = {}
     try:
         mark.touch()
-        for node, answer in zip(kinds.values(), answers, strict=True):
+        for node, answer in zip(chosen, answers, strict=True):
             job = engine.try_out(_trial_script(terms, str(mark), str(answer)), node.name, terms.scheduling)
             tried[job] = node, answer
         for job, (node, answer) in tried.items():

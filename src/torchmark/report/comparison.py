@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torchmark.analyze import comparison as compared
 from torchmark.analyze.comparison import Comparison, Family, Gate, LiveComparison, LiveSide, Pair, overall, per_item
 from torchmark.analyze.grades import ASSUMED
-from torchmark.analyze.pairing import axis_value, written
+from torchmark.analyze.pairing import axis_value, grouped, written
 from torchmark.analyze.spread import Interval
 from torchmark.analyze.wording import counted
 from torchmark.records import DISTURBED, Case, Remark, Result, Run, RunHeader
@@ -205,8 +205,8 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
     cells += [[doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds(means, name)] for name in ordered]
     if len(cells) < len(cells[0]):  # more runs than cases: runs go down, with their names
         cells = [list(column) for column in zip(*cells, strict=True)]
-        for row, (number, run) in zip(cells[1:], enumerate(runs), strict=True):
-            row[0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
+        for number, run in enumerate(runs):
+            cells[number + 1][0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
     (corner, *titles), *rows = cells
     columns = [doc.Column(title.text, "value", most=22) for title in titles]
     yield doc.Table([doc.Column(corner.text, "case"), *columns], rows, split=True)
@@ -271,6 +271,10 @@ def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail
     limit = units.percent(gate.limit)
     seen = "" if gate.visible is None else f"differences under {units.percent(gate.visible)} would not be visible"
     if gate.word == "FAIL":
+        slower = [f"{row.name if isinstance(row, Family) else row.b.case.text} ({speed(row)})" for row in gate.slower]
+        lost = [f"{each.case} ({each.reason})" for each in gate.lost]
+        found = {f"slower by more than {limit}": slower, "failed or missing now": lost}
+        complaints = [*complaints, *(f"{title}: {doc.some(names, 5)}" for title, names in found.items() if names)]
         return [*(f"FAIL: {text}" for text in complaints), *filter(None, [seen])]
     if gate.word == "PASS":
         return [f"PASS: nothing is slower by more than {limit}; {seen}"]
@@ -279,13 +283,6 @@ def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail
     limits = "no limit" if gate.decidable is None else f"{option} {gate.decidable:.0%}"
     more = "" if gate.decidable is None else "for less, "
     return [first, f"{limits} can be decided by this data; {more}measure in more processes"]
-
-
-def complaints_of(gate: Gate) -> list[str]:
-    slower = [f"{row.name if isinstance(row, Family) else row.b.case.text} ({speed(row)})" for row in gate.slower]
-    lost = [f"{each.case} ({each.reason})" for each in gate.lost]
-    found = {f"slower by more than {units.percent(gate.limit)}": slower, "failed or missing now": lost}
-    return [f"{title}: {doc.some(names, 5)}" for title, names in found.items() if names]
 
 
 _LIVE_CSV = doc.fields("""
@@ -313,7 +310,6 @@ _FIXES = {
 }
 _DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")  # alike for sides that take turns
 _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
-_NOTHING_DIFFERS = "Nothing is known to differ between A and B: a difference would be chance."
 
 
 def live_document(found: LiveComparison) -> doc.Document:
@@ -395,16 +391,17 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
     own, public = (compared.live_differences(each.a, each.b) for each in (found, shared))
     yield doc.Section("", [doc.table(columns, own)], only="terminal")
     yield doc.Section("", [doc.table(columns, public)], only="text")
-    yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not own else "")
+    nothing = "Nothing is known to differ between A and B: a difference would be chance."
+    yield doc.quiet(nothing if found.ratios and not own else "")
     for name, side in _sides(found, failed=True):
         remark = Remark(side.result.status, side.result.reason or "no reason was given", cases=(name,))
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
         yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
-    cautions: dict[str, Remark] = {}  # one for each kind: what disturbed one side will have disturbed the other
-    for name, each in [(name, each) for name, side in _sides(found) for each in side.result.cautions]:
-        if each.kind in _DISTURBED:
-            cautions.setdefault(each.kind, Remark(each.kind, each.cause, cases=(name,)))
-    yield doc.Section("Cautions", [doc.Remarks([*cautions.values()]), doc.quiet(_ALIKE if cautions else "")])
+    known = [(name, each) for name, side in _sides(found) for each in side.result.cautions if each.kind in _DISTURBED]
+    # One for each kind: what disturbed one side will have disturbed the other.
+    kinds = [own[0] for own in grouped(known, lambda each: each[1].kind).values()]
+    cautions = [Remark(each.kind, each.cause, cases=(name,)) for name, each in kinds]
+    yield doc.Section("Cautions", [doc.Remarks(cautions), doc.quiet(_ALIKE if cautions else "")])
 
 
 def _first_step_s(result: Result) -> float | None:

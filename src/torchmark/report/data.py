@@ -33,11 +33,9 @@ def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
 
 
 def write_json(value: Any) -> str:
-    """Any value under the names of its records and in base units, indented."""
     return msgspec.json.format(write_lines([value]), indent=2) + "\n"
 
 
 def write_lines(values: Iterable[Any]) -> str:
-    """Each value as JSON on a line of its own."""
     cleaned = (each if is_plain(each) else clean_values(msgspec.to_builtins(each), printable) for each in values)
     return "".join(msgspec.json.encode(each).decode() + "\n" for each in cleaned)

@@ -15,9 +15,7 @@ Look = Literal["good", "mixed", "bad", "quiet", "strong"]
 Field = str | Callable[[Any], Any]  # what a column shows of a record: the path of an attribute, or a function
 
 
-class Word(Struct, frozen=True):
-    """The look, rank (best first) and meaning of a judgement."""
-
+class Word(Struct, frozen=True):  # a judgement
     look: Look
     rank: int
     meaning: str = ""
@@ -67,9 +65,7 @@ class Cell(Struct, frozen=True):
     bar: tuple[float, float, float] | None = None  # low, value and high, in percent of the longest bar
 
 
-class Column(Struct, frozen=True):
-    """A heading, and how its column is laid out where there is little room."""
-
+class Column(Struct, frozen=True):  # a heading, and how its column is laid out where there is little room
     title: str
     # text: broken between words; name: never broken; figure: right-aligned and never broken; value: right-aligned
     # text; case: broken where the parts of a case begin; cut: ends in … where it is too long
@@ -134,9 +130,7 @@ class Remarks(Struct, frozen=True):
     local: Sequence[str | None] = ()  # for each of them, what only the terminal of this machine shows
 
 
-class Code(Struct, frozen=True):
-    """Text to paste: never broken."""
-
+class Code(Struct, frozen=True):  # text to paste: never broken
     text: str
     language: str = ""
 
@@ -145,9 +139,7 @@ class Code(Struct, frozen=True):
         return self.text.rstrip("\n").split("\n")
 
 
-class Card(Struct, frozen=True):
-    """A chart, a large figure, or facts, with a caption."""
-
+class Card(Struct, frozen=True):  # a chart, a large figure, or facts
     title: str
     drawing: str = ""  # markup of our own making
     figure: str = ""  # number, space, unit
@@ -176,18 +168,14 @@ class Section(Struct, frozen=True):
 Block = Title | Lines | Table | Facts | Remarks | Code | Cards | Section
 
 
-class Records(Struct, frozen=True):
-    """What programs read."""
-
+class Records(Struct, frozen=True):  # what programs read
     columns: Mapping[str, Field] | None = None  # of CSV
     rows: Callable[[], Iterable[Any]] = tuple
     json: Callable[[], Any] | None = None
     lines: Callable[[], Iterable[Any]] | None = None  # of JSONL
 
 
-class Document(Struct, frozen=True):
-    """One report. Its parts are built when a format needs them."""
-
+class Document(Struct, frozen=True):  # its parts are built when a format needs them
     blocks: Callable[[], Iterable[Block]]
     records: Records = Records()
     version: str = ""  # of torchmark, on a page
@@ -211,7 +199,6 @@ def fields(text: str) -> dict[str, Field]:
 
 
 def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
-    """A row for each record."""
     columns = [column for column in columns if column.shown]
     return Table(columns, [[column.cell(record) for column in columns] for record in records], **more)
 

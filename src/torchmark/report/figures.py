@@ -163,7 +163,6 @@ def cost_text(result: Result, prices: Prices) -> str:
 
 
 def cost_note(results: Sequence[Result], prices: Prices) -> str:
-    """What the costs leave out."""
     measured = [result for result in results if result.status == "ok" and result.estimate]
     silent = [result for result in measured if result.estimate and result.estimate.metered.mean_w is None]
     if prices.kilowatt_hour is None or not silent:
@@ -187,7 +186,6 @@ def results_table(
 
 
 def grade_cell(result: Result) -> doc.Cell:
-    """How far a figure can be relied on, or why there is none."""
     failed = result.status != "ok" or result.estimate is None
     return doc.judged(grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
 

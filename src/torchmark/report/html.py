@@ -27,7 +27,6 @@ _TOO_WIDE = 150  # columns that a terminal shows only from here on are left out
 
 
 def write(blocks: Iterable[doc.Block], version: str) -> str:
-    """The whole page: a title, then sections."""
     head, *rest = blocks
     if not isinstance(head, doc.Title):
         head, rest = doc.Title(GENERATOR), [head, *rest]
@@ -103,7 +102,6 @@ def cells(table: doc.Table) -> list[list[doc.Cell]]:
 
 
 def code_of(block: doc.Code) -> Markup:
-    """Code keeps its lines."""
     return Markup("\n").join(map(clean, block.lines))
 
 

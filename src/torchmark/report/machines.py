@@ -37,9 +37,7 @@ _CSV = doc.fields("""
 """)
 
 
-class Source(Struct, frozen=True):
-    """What a leaderboard is made of, and what could not be read. The folder is not shared."""
-
+class Source(Struct, frozen=True):  # of a leaderboard; its folder is not shared
     files: int
     results: int
     problems: tuple[str, ...] = ()
@@ -48,7 +46,6 @@ class Source(Struct, frozen=True):
 def leaderboard_document(
     boards: Sequence[Board], source: Source, version: str = "", overall: Overall | None = None
 ) -> doc.Document:
-    """The boards with the most places first."""
 
     def json() -> dict[str, Any]:
         kinds = ("places", "disturbed", "failed")
@@ -151,28 +148,32 @@ def _record(board: Board, place: Place) -> dict[str, Any]:
     return about | {"rate": place.rate or None, "low": place.low or None, "high": high}
 
 
-class Member(Struct, frozen=True):
-    """One job of a fleet: its node, its state, and what it has measured."""
-
+class Member(Struct, frozen=True):  # one job of a fleet
     label: str
     kind: str
     about: str  # the kind, as the scheduler describes it
     state: str
     reason: str = ""
-    measured: int = 0
-    planned: int | None = None
     nodes: int = 1
     names: tuple[str, ...] = ()  # of the nodes, where they are asked for
     run: Run | None = None
 
     @property
+    def measured(self) -> int:  # cases that have a result, even a failure
+        return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
+
+    @property
+    def planned(self) -> int | None:  # cases to measure; None until the node knows
+        return len(self.run.header.cases) if self.run else None
+
+    @property
     def cases(self) -> str:
         return units.NOTHING if self.planned is None else f"{self.measured}/{self.planned}"
 
-
-def _facts(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """All but the runs."""
-    return [{name: each for name, each in asdict(member).items() if name != "run"} for member in members]
+    @property
+    def facts(self) -> dict[str, Any]:
+        names = ("label", "kind", "about", "state", "reason", "measured", "planned", "nodes", "names")
+        return {name: getattr(self, name) for name in names}
 
 
 def gathered_document(members: Sequence[Member]) -> doc.Document:
@@ -187,7 +188,7 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
 
     def json() -> dict[str, Any]:
         return {
-            "nodes": _facts(members),
+            "nodes": [each.facts for each in members],
             "kinds": kinds,
             "outliers": [asdict(each) | {"text": each.text} for each in outliers],
             "scaling": scalings,
@@ -197,8 +198,9 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
     return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), figures.run_records(runs, json=json))
 
 
-def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
-    shown = members if shown is None else shown
+def status_document(members: Sequence[Member], shown: Sequence[Member] = ()) -> doc.Document:
+    """The state of all jobs, in a table of those in `shown` alone if there are any."""
+    shown = shown or members
     columns = [
         doc.Column("node", "name", of="label"),
         doc.Column("name", shown=any(member.names for member in shown), of="names", written=",".join),
@@ -208,16 +210,16 @@ def status_document(members: Sequence[Member], shown: Sequence[Member] | None = 
         doc.Column("", of="reason"),
     ]
     table = doc.table(columns, shown)
-    records = doc.Records(json=lambda: {"nodes": _facts(members)})
-    return doc.Document(lambda: [doc.Title(summary(members)), table], records)
+    records = doc.Records(json=lambda: {"nodes": [each.facts for each in members]})
+    return doc.Document(lambda: [_summary(members), table], records)
 
 
-def summary(members: Sequence[Member]) -> str:
+def _summary(members: Sequence[Member]) -> doc.Title:
     """20 nodes of 3 kinds: 12 done, 8 running"""
     kinds = len({member.about for member in members})
     noun = "job" if any(member.nodes > 1 for member in members) else "node"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in members).most_common())
-    return f"{counted(len(members), noun)}{f' of {kinds} kinds' if kinds > 1 else ''}: {counts}"
+    return doc.Title(f"{counted(len(members), noun)}{f' of {kinds} kinds' if kinds > 1 else ''}: {counts}")
 
 
 def _fleet_blocks(
@@ -237,24 +239,23 @@ def _fleet_blocks(
     kinds = {member.kind: member.about for member in reversed(members)}
     known = [(member.kind, member.run.header.machine) for member in members if member.run]
     kinds |= {kind: machine_line(machine) for kind, machine in known if machine.cpu}
-    yield doc.Title(summary(members))
+    yield _summary(members)
     yield doc.Facts(sorted(kinds.items()))
     yield doc.table(columns, rows)
     note = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
     yield doc.quiet(note if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
     disturbed: dict[str, dict[str, None]] = {}  # rows of a scaling table that something else slowed down
-    for member in members:
-        for result in member.run.results if member.run and scalings else ():
+    lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
+    for label, run in [(member.label, member.run) for member in members if member.run]:
+        for result in run.results if scalings else ():
             if result.estimate and result.estimate.verdict in DISTURBED:
-                job = f"{member.label} with {counted(result.case.workers, 'worker')}"
+                job = f"{label} with {counted(result.case.workers, 'worker')}"
                 disturbed.setdefault(result.estimate.verdict, {})[job] = None
+        failures = () if rows else figures.failures(run.results, lambda result: result.case.text).remarks
+        lost += [replace(each, cases=tuple(f"{label}: {case}" for case in each.cases)) for each in failures]
     yield doc.remarks("Disturbed", [Remark(verdict, ", ".join(jobs)) for verdict, jobs in disturbed.items()])
     yield doc.remarks("Outliers", [outlier.text for outlier in outliers])
-    lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
-    for member in members if not rows else ():
-        found = figures.failures(member.run.results if member.run else (), lambda result: result.case.text).remarks
-        lost += [replace(each, cases=tuple(f"{member.label}: {case}" for case in each.cases)) for each in found]
     yield doc.remarks("Without a figure", lost)
     undone = grouped((each for each in members if each.state != "done"), attrgetter("state", "reason"))
     missing = []

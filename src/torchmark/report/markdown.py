@@ -10,7 +10,6 @@ WIDEST = 120  # columns that a terminal shows from here on are left out
 
 
 def write(blocks: Iterable[doc.Block]) -> str:
-    """All blocks, with an empty line between two of them."""
     return "\n\n".join(part for block in blocks for part in _parts(block)) + "\n"
 
 

@@ -16,11 +16,9 @@ from torchmark.report.text import shorten
 _NAME = 60
 
 
-class Names(Struct, frozen=True):
-    """What rows need not repeat: where most cases ran, and parameters that all have in common."""
-
-    place: str | None = None
-    params: Mapping[str, Value] = {}
+class Names(Struct, frozen=True):  # what rows need not repeat
+    place: str | None = None  # where most cases ran
+    params: Mapping[str, Value] = {}  # that all cases have in common
 
     @property
     def note(self) -> str:
@@ -29,7 +27,6 @@ class Names(Struct, frozen=True):
         return f"All with {params.replace(',', ', ')}" if params else ""
 
     def of(self, result: Result) -> str:
-        """The case as a row calls it."""
         own = {key: value for key, value in result.case.params.items() if key not in self.params}
         case = replace(result.case, params=own)
         if place(result) != self.place:
@@ -47,12 +44,10 @@ def names_of(results: Sequence[Result]) -> Names:
 
 
 def place(result: Result) -> str:
-    """Where a case ran, and whether as published."""
     return f"{result.case.device}/{result.case.dtype}{' as published' if is_published(result) else ''}"
 
 
 def shared_place(results: Sequence[Result]) -> str | None:
-    """The place that most results have in common, if there is one."""
     return next((name for name, count in Counter(map(place, results)).items() if count > len(results) / 2), None)
 
 
@@ -90,7 +85,6 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
 
 
 def machine_of(run: Run) -> str:
-    """The machine of a run, with the device that most of its cases used."""
     return machine_line(run.header.machine, (shared_place(run.results) or "").partition("/")[0])
 
 

@@ -42,9 +42,7 @@ _STEPS = (
 )
 
 
-class _Page:
-    """What all sections need."""
-
+class _Page:  # what all sections need
     def __init__(self, runs: Sequence[Run], on_chart: Callable[[], object]) -> None:
         self.runs = list(map(clean_record, runs))
         self.names = names.run_names(self.runs)
@@ -54,7 +52,6 @@ class _Page:
         self._on_chart = on_chart
 
     def card(self, panel: Panel) -> doc.Card:
-        """A chart, or one figure written large."""
         if panel.chart:
             drawing = draw(panel.chart, panel.about)
             self._on_chart()

@@ -56,7 +56,6 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
-    """The tables of each publication in its own shape, unit and notation."""
     rows, columns = partial(_lines, replicated), {name: name for name in _FIELDS}
     records = doc.Records(columns, rows, lambda: figures.run_object(run) | {"publications": replicated}, rows)
     return doc.Document(lambda: _replication_blocks(run, replicated), records)

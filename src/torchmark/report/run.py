@@ -74,26 +74,28 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     yield figures.results_table(run.results, lambda result: doc.Cell(names.of(result)))
     yield doc.Lines([] if run.results else ["No results"])
     yield doc.quiet(figures.interval_note(run))
-    closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
-    closest.sort(key=lambda each: -each[0].share)
-    shares = []
-    for bound in get_args(Bound):
-        own = [f"{case} {units.percent(peak.share)}" for peak, case in closest if peak.bound == bound]
-        shares += [Remark(bound, ", ".join(own))] if own else []
+    peaks = [(each.peak, names.of(each)) for each in run.results if each.peak]
+    peaks.sort(key=lambda each: (get_args(Bound).index(each[0].bound), -each[0].share))
+    shares = [
+        Remark(bound, ", ".join(f"{case} {units.percent(peak.share)}" for peak, case in own))
+        for bound, own in grouped(peaks, lambda each: each[0].bound).items()
+    ]
     heading = "Of this machine's peak, by what bounds it"
     yield doc.Section(heading, [doc.Remarks(shares)], only="terminal", below=_WIDE)
     if findings and len(run.results) > 1:  # that some were disturbed is among the cautions
         found = [finding.cause for finding in find_all([run]) if finding.kind != "disturbed"]
         yield doc.remarks("Findings", found[:5])
     yield from (scaling_section(each, shared_place(run.results)) for each in find_scaling(run.results))
-    texts: list[tuple[str, Callable[[Result], str], str]]
-    texts = [("Whole jobs", figures.job, ""), ("Sustained", figures.sustained, "")]
-    if prices:  # they are the user's, and the heading says so
-        text, note = partial(figures.cost_text, prices=prices), figures.cost_note(run.results, prices)
-        texts.append((figures.cost_heading(prices), text, note))
-    for heading, text_of, note in texts:
+
+    def section(heading: str, text_of: Callable[[Result], str], note: str = "") -> doc.Section:
         remarks = [Remark("", text_of(result), cases=(names.of(result),)) for result in run.results]
-        yield doc.remarks(heading, [each for each in (*remarks, Remark("", note)) if each.cause])
+        return doc.remarks(heading, [each for each in (*remarks, Remark("", note)) if each.cause])
+
+    yield section("Whole jobs", figures.job)
+    yield section("Sustained", figures.sustained)
+    if prices:
+        cost, note = partial(figures.cost_text, prices=prices), figures.cost_note(run.results, prices)
+        yield section(figures.cost_heading(prices), cost, note)
     yield doc.Section("Without a figure", [figures.failures(run.results, names.of)])
     yield doc.remarks("Cautions", figures.cautions(run, names), brief=True)
     yield doc.remarks("About the file", run.problems)
@@ -119,7 +121,6 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
 
 
 def scaling_note(found: Scaling) -> str:
-    """What the rows have in common, and what their efficiency is relative to."""
     basis = "Without a row for one worker there is no efficiency: measure it with --workers 1, too."
     if any(row.workers == 1 for row in found.rows):
         basis = "Efficiency: the rate for each worker against that of one alone."
@@ -129,7 +130,6 @@ def scaling_note(found: Scaling) -> str:
 
 
 def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.Document:
-    """All results of the runs in full, one after the other."""
 
     def blocks() -> Iterator[doc.Block]:
         for run in runs:
@@ -182,18 +182,18 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
     yield "sustained", figures.sustained(result)
     yield from figures.readings(result)
     if memory := result.memory:
-        peaks = (memory.host_peak_bytes, memory.device_peak_bytes, memory.device_reserved_bytes)
-        named = zip(("host", "device", "reserved"), peaks, strict=True)
-        known = ", ".join(f"{name} {units.size(each)}" for name, each in named if each is not None)
+        peaks = {"host": memory.host_peak_bytes, "device": memory.device_peak_bytes}
+        peaks["reserved"] = memory.device_reserved_bytes
+        known = ", ".join(f"{name} {units.size(each)}" for name, each in peaks.items() if each is not None)
         yield "peak memory", known or "unknown"
         yield "", "" if memory.provenance == "measured" else memory.provenance
     if numeric := result.numeric:
         within = "within" if numeric.error <= numeric.tolerance else "beyond"
         yield "numeric check", f"error {numeric.error:.1e}, {within} {numeric.tolerance:.0e}, against {numeric.method}"
-    phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
-    metrics = {name: units.digits(value) for name, value in result.metrics.items()}
-    shown: tuple[Mapping[str, object], ...] = (result.params, result.settings, metrics, phases)
-    for name, values in zip(("parameters", "settings", "metrics", "phases"), shown, strict=True):
+    lists: dict[str, Mapping[str, object]] = {"parameters": result.params, "settings": result.settings}
+    lists["metrics"] = {name: units.digits(value) for name, value in result.metrics.items()}
+    lists["phases"] = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
+    for name, values in lists.items():
         yield name, ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)  # None: not set
     if not published:
         yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
@@ -250,7 +250,6 @@ Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be s
 
 
 def limits_document(run: Run) -> doc.Document:
-    """What the run found out about each device."""
 
     def blocks() -> Iterator[doc.Block]:
         known = efficiency.ceilings_of(run.results)
@@ -285,12 +284,13 @@ def limits_conclusion(run: Run) -> list[str]:
 
 
 def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
-    products = [each for each in results if each.case.workload == "matmul"]
+    by_workload = grouped(results, lambda each: each.case.workload)
+    products = by_workload.get("matmul", [])
     for name, own in grouped(products, lambda each: efficiency.arithmetic(each.case)).items():
         yield _arithmetic(own, known, name)
     links = {path: sorted(points, key=lambda point: point.bytes) for path, points in known.paths.items()}
     memory, exchange = links.pop(efficiency.MEMORY, []), links.pop(efficiency.EXCHANGE, [])
-    for result in (each for each in results if each.case.workload == "bandwidth"):
+    for result in by_workload.get("bandwidth", ()):
         kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
         yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
     for path, points in links.items():
@@ -299,7 +299,7 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
         yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
     if known.round_trip_s:
         yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
-    for result in (each for each in results if each.case.workload == "all-reduce"):
+    for result in by_workload.get("all-reduce", ()):
         yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
     # What twice the work took, relative to once.
     works = grouped(

@@ -21,7 +21,6 @@ Grid = list[tuple[doc.Column, list[doc.Cell]]]  # columns with their cells, clea
 
 
 def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> Drawn:
-    """The blocks with an empty line between two of them."""
     width = max(width, NARROWEST)
 
     def paint(line: Line) -> str:

@@ -46,7 +46,6 @@ def escape_json(text: str) -> str:
 
 
 def clean_record(record: Record) -> Record:
-    """The record with every string in it cleaned."""
     return record if is_plain(record) else msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
 
 
@@ -71,5 +70,4 @@ def clean_values(value: Any, cleaner: Callable[[str], str] = clean) -> Any:
 
 
 def shorten(text: str, length: int = 400) -> str:
-    """The beginning of a text that is too long for a table."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -48,9 +48,7 @@ Spec = dict[str, Any]
 Rows = list[dict[str, Any]]
 
 
-class Series(Struct, frozen=True):
-    """One device of one run, with one name and one colour in all charts of a page."""
-
+class Series(Struct, frozen=True):  # one device of one run, with one name and colour in all charts of a page
     name: str
     color: str
     run: Run
@@ -95,7 +93,6 @@ def factor_ticks(low: float, high: float) -> list[float]:
 
 
 def field(name: str, **more: Any) -> Spec:
-    """A channel that shows a quantity of the data."""
     return {"field": name, "type": "quantitative", **more}
 
 
@@ -109,9 +106,7 @@ def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
     return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
 
 
-class Panel(Struct, frozen=True):
-    """A card of a page: a chart, drawn if there is room for it, or a single figure."""
-
+class Panel(Struct, frozen=True):  # a card of a page: a chart, drawn if there is room for it, or a figure
     title: str
     chart: Spec | None
     about: str  # what the chart shows, for screen readers

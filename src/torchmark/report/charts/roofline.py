@@ -21,7 +21,6 @@ Place = tuple[float, float]
 
 
 def find_rooflines(series: Sequence[Series]) -> list[Panel]:
-    """A panel for every device whose ceilings are known."""
     panels = []
     for each in series:
         points = [point for result in each.results if (point := _point(result))]
@@ -66,7 +65,6 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
         roofs[f"{name} {units.bandwidth(bandwidth)}"] = ((start, start * bandwidth), (most / bandwidth, most))
 
     def pixel(x: float, y: float) -> Place:
-        """Where values are drawn, from the upper left corner."""
         across, up = math.log(x / left) / math.log(right / left), math.log(y / bottom) / math.log(top / bottom)
         return _WIDTH * across, _HEIGHT * (1 - up)
 
@@ -124,9 +122,7 @@ def _labels(
             yield from place(point["about"], name, charts.QUIET, dots, _around(name, dot))
 
 
-class Box(NamedTuple):
-    """A rectangle in pixels from the upper left corner of the plot."""
-
+class Box(NamedTuple):  # a rectangle in pixels from the upper left corner of the plot
     x: float  # its center
     y: float
     width: float
