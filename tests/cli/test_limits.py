@@ -12,7 +12,6 @@ from command_line import run_torchmark
 from torchmark import cli
 from torchmark.cli.execution import hint_at_limits
 from torchmark.report import render
-from torchmark.report.run import limits_document
 from torchmark.store import find_run, keep_limits, load
 
 
@@ -81,7 +80,7 @@ def test_limits_that_were_not_found_are_held_against_no_one(own_place: Path) -> 
 
 
 def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_header) -> None:
-    from torchmark.records import Run, Work
+    from torchmark.records import Limiting, Run, Work
 
     def product(dtype: str, seconds: float) -> object:
         timed = make_estimate(seconds)
@@ -100,7 +99,7 @@ def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_h
         estimate=None,
     )
     results = (product("float32", 1e-4), dead, product("float16", 2e-2))
-    text = render(limits_document(Run(make_header(tuple(each.case.text for each in results)), results)), "table", 100)
+    text = render(Run(make_header(), results, limiting=Limiting(True)), "table", 100)
     assert "330 GFLOP/s" in text
     assert "no fast path: 200 times slower than float32" in text
     assert "SIGILL" in text

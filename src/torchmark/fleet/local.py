@@ -107,10 +107,6 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
     return None
 
 
-class _Cancelled(BaseException):
-    """The job is to end."""
-
-
 def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
     """Run the script once for each node, all at the same time, when no other job of this folder runs."""
     processes: list[subprocess.Popen[bytes]] = []
@@ -125,13 +121,13 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
             try:
                 for process in processes:
                     process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-            except (subprocess.TimeoutExpired, _Cancelled):
+            except (subprocess.TimeoutExpired, SystemExit):
                 _end(processes)
                 raise
             return JobOutcome.of_exit(processes[0].returncode)
     except subprocess.TimeoutExpired:
         return JobOutcome("time-limit", f"after {limit_s:g} s")
-    except _Cancelled:
+    except SystemExit:
         return JobOutcome("cancelled")
     except TorchmarkError as error:
         return JobOutcome("failed", "it could not be started", error.cause)
@@ -163,7 +159,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
 
 def _cancel(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Cancelled
+    raise SystemExit
 
 
 if __name__ == "__main__":

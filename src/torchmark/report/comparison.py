@@ -106,11 +106,10 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
         else:
             yield doc.Facts([(letter(at), f"{title(run)} · {machine_of(run)}") for at, run in enumerate(runs)])
             every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
-            one = len(every) == 1
-            yield from _pairs(every[0]) if one else _overview(every, runs)
+            yield from _overview(every, runs) if len(every) > 1 else _pairs(every[0])
             yield _not_compared(every)
-            for pairs in () if one else every:
-                yield doc.Section(f"{pairs.b} against A", [*_pairs(pairs)], only="text")
+            sections = [doc.Section(f"{pairs.b} against A", [*_pairs(pairs)], only="text") for pairs in every]
+            yield from sections if len(every) > 1 else ()
         marked = [(f"[{mark}]", cause) for cause, mark in letters.items()]
         yield doc.Section("Known flaws of the published figures", [doc.Facts(marked)])
         yield doc.Lines([_resolution(comparisons)])
@@ -140,10 +139,10 @@ def interval(row: Pair | Family) -> str:
 
 def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
     found = pairs.comparison.pairs
-    yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
     if not found:
         yield _NOTHING
         return
+    yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
 
     def speed_of(pair: Pair, result: Result) -> str:
         """A step time, or a rate where a step is not the same amount of work."""
@@ -338,33 +337,28 @@ def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]
     return " ".join([f"{name}: {case.text} by {python}", *(f"{key}={value}" for key, value in environment.items())])
 
 
-def answer(found: LiveComparison) -> str:
-    broken = [name for name, _ in _sides(found, failed=True)]
-    if not found.ratios or found.ratio is None:
-        return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
+def live_answer(found: LiveComparison) -> list[str]:
+    """The answer, then what it rests on and what would make it better."""
+    count, stopped = len(found.ratios), _STOPPED[found.stopped]
+    if not count or found.ratio is None:
+        broken = " and ".join(name for name, _ in _sides(found, failed=True))
+        return [f"No answer: {f'{broken} failed' if broken else 'nothing was measured'}.", stopped]
+    ends = ", by one pair of processes"
+    if found.low is not None and found.high is not None:
+        ends = f" ({units.bound(1 / found.high)} to {units.bound(1 / found.low)})"
     verdict = "the same within 3%" if found.verdict == "same" else found.verdict
-    speed = f"B is {units.factor(1 / found.ratio)} as fast as A"
-    if found.low is None or found.high is None:
-        return f"{speed}, by one pair of processes: {verdict}."
-    return f"{speed} ({units.bound(1 / found.high)} to {units.bound(1 / found.low)}): {verdict}."
-
-
-def basis(found: LiveComparison) -> str:
-    """What the answer rests on, and what would make it better."""
-    count = len(found.ratios)
-    if not count:
-        return _STOPPED[found.stopped]
     pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
     fix = _FIXES.get(found.stopped, "") if found.verdict == "unsure" else ""
-    return f"{known} {_STOPPED[found.stopped]} {fix}".rstrip()
+    basis = f"{known} {stopped} {fix}".rstrip()
+    return [f"B is {units.factor(1 / found.ratio)} as fast as A{ends}: {verdict}.", basis]
 
 
 def live_conclusion(run: Run) -> list[str]:
     assert run.live
     live, found = run.live, compared.recall_live(run.live)
     against = "" if live.a == live.b else f", measured against {(live.a if live.side == 'B' else live.b).text}"
-    return [answer(found), basis(found), f"This run is side {live.side}{against}."]
+    return [*live_answer(found), f"This run is side {live.side}{against}."]
 
 
 def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveSide]]:
@@ -377,7 +371,7 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
     machine = found.a.machine or found.b.machine
     about = [machine_line(replace(machine, torch=None))] if machine else []
     yield doc.Title(f"{a} · A against B" if a == b else f"A {a} against B {b}", about)
-    yield doc.answer([answer(found), basis(found)], doc.word(found.verdict).look)
+    yield doc.answer(live_answer(found), doc.word(found.verdict).look)
     columns = [
         doc.Column("", "name", of="0"),
         doc.Column("per step", "figure", of="1.estimate", written=figures.step_time),

@@ -99,7 +99,8 @@ def page_document(
         yield from _charts(page, baseline)
         yield _results(page)
         yield from [_costs(page, prices)] if prices else []
-        sampled = [(each, result) for each in page.series for result in each.results if speeds.has_samples(result)]
+        done = [(each, result) for each in page.series for result in each.results]
+        sampled = [each for each in done if any(of and of.samples_s for of in (each[1].estimate, *each[1].processes))]
         panels = (speeds.find_steps(each, result, page.several) for each, result in sampled)
         yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
         notes = caveats(page.runs, page.names if several else [""])

@@ -30,10 +30,11 @@ def run_document(run: Run, prices: Prices | None = None, headline: Headline | No
     def blocks() -> Iterable[doc.Block]:
         if prices is not None or not (run.tuning or run.limiting or (run.fitting and run.fitting.tried)):
             return _blocks(run, prices, headline)
+        if not (run.tuning or run.fitting):
+            return _limits_blocks(run)
         from torchmark.report.searches import fitting_document, tuning_document  # late: it imports numpy
 
-        document = tuning_document if run.tuning else fitting_document if run.fitting else limits_document
-        return document(run).blocks()
+        return (tuning_document if run.tuning else fitting_document)(run).blocks()
 
     return doc.Document(blocks, figures.run_records([run], prices, lambda: figures.run_object(run, prices, headline)))
 
@@ -249,24 +250,20 @@ _NOT_KEPT = {
 Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
 
 
-def limits_document(run: Run) -> doc.Document:
-
-    def blocks() -> Iterator[doc.Block]:
-        known = efficiency.ceilings_of(run.results)
-        yield doc.Title(title(run), [machine_line(run.header.machine)])
-        figure = doc.Column("", "figure")
-        columns = [doc.Column("", "name", repeats="blank"), doc.Column("", "name"), figure, doc.Column("")]
-        for device, own in grouped(run.results, lambda result: result.case.device).items():
-            found = _limits(own, known.devices.get(device, DeviceCeilings()))
-            rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
-            yield doc.Section(device, [doc.Table(columns, rows, headings=False)])
-        yield doc.Lines(limits_conclusion(run))
-        ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
-        said = [f"{len(run.results)} cases, the best of their fresh processes"]
-        said += [f"{ends[end]} {end}" for end in ("failed", "skipped") if ends[end]]
-        yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
-
-    return doc.Document(blocks)
+def _limits_blocks(run: Run) -> Iterator[doc.Block]:
+    known = efficiency.ceilings_of(run.results)
+    yield doc.Title(title(run), [machine_line(run.header.machine)])
+    figure = doc.Column("", "figure")
+    columns = [doc.Column("", "name", repeats="blank"), doc.Column("", "name"), figure, doc.Column("")]
+    for device, own in grouped(run.results, lambda result: result.case.device).items():
+        found = _limits(own, known.devices.get(device, DeviceCeilings()))
+        rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
+        yield doc.Section(device, [doc.Table(columns, rows, headings=False)])
+    yield doc.Lines(limits_conclusion(run))
+    ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
+    said = [f"{len(run.results)} cases, the best of their fresh processes"]
+    said += [f"{ends[end]} {end}" for end in ("failed", "skipped") if ends[end]]
+    yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
 
 
 def limits_conclusion(run: Run) -> list[str]:

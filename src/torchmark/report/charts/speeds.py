@@ -292,10 +292,6 @@ def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
     return chart(layers, _HEIGHT, _WIDTH, rows=rows)
 
 
-def has_samples(result: Result) -> bool:
-    return any(each.samples_s for each in (result.estimate, *result.processes) if each)
-
-
 def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
     """The chart of a result whose samples are loaded; `several`: the page is about several devices."""
     known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
