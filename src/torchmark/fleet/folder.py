@@ -41,7 +41,7 @@ class JobOutcome(Struct, frozen=True):  # `detail` may name nodes and paths: it 
 
     @classmethod
     def of_exit(cls, code: int) -> JobOutcome:
-        """The outcome for an exit code; shells report a signal as 128 and more, Python as a negative number."""
+        """Shells report a signal as 128 and more, Python as a negative number."""
         if code < 0 or code > 128:
             return cls("killed", f"ended by signal {-code if code < 0 else code - 128}")
         if code in (EXIT_FINE, EXIT_NOTHING_MEASURED):
@@ -110,7 +110,7 @@ class FleetFolder:
         return self.path / f"{task.name}.jsonl"
 
     def file(self, task: Task, ending: str) -> Path:
-        """One of the small files about a task: order, script (sh), log, job, outcome (fate), end, meeting."""
+        """A small file: order, script (sh), log, job, outcome (fate), end, meeting, begun."""
         return self.jobs / f"{task.name}.{ending}"
 
     def prepare(self) -> None:
@@ -142,7 +142,7 @@ class FleetFolder:
         return fleet
 
     def job(self, task: Task) -> Submitted | None:
-        """The latest job of a task, with the number in its file, which may be anything."""
+        """The latest job; the number in its file may be anything."""
         number = self.content(task, "job").decode(errors="replace").strip()
         return Submitted(task.name, number, self.file(task, "sh")) if number else None
 
@@ -155,7 +155,7 @@ class FleetFolder:
         return None
 
     def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
-        """Record how a job ended, because the engine will forget it."""
+        """Record the end of a job, which the engine will forget."""
         write(self.file(task, "fate"), msgspec.json.encode(outcome))
 
     def end_code(self, task: Task) -> int | None:
@@ -163,7 +163,7 @@ class FleetFolder:
         return int(content) if re.fullmatch(rb"-?[0-9]{1,3}\s*", content) else None
 
     def forget(self, task: Task) -> None:
-        """Remove what an earlier job of the task left behind, except for what it measured and printed."""
+        """Remove the files of an earlier job but its results and log."""
         log = self.file(task, "log")
         if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
             raise StoreError(f"cannot write {log}: it is not a file", "Remove it")
@@ -173,14 +173,14 @@ class FleetFolder:
                 path.unlink(missing_ok=True)
 
     def content(self, task: Task, ending: str, tail: bool = False) -> bytes:
-        """One of the small files, or the end of a larger one; empty if it is missing or cannot be read."""
+        """A small file, or the end of a larger one; empty if it cannot be read."""
         with suppress(StoreError):
             return read(self.file(task, ending), tail=tail) or b""
         return b""
 
 
 def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None:
-    """A regular file of limited size; None if there is none. `tail` reads the end of a longer one."""
+    """A regular file of limited size, or None. `tail`: the end of a longer one."""
     with os_errors("read", path, CHECK), suppress(FileNotFoundError), open_regular(path, "Remove it") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most and not tail:
@@ -191,7 +191,7 @@ def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
-    """A file of JSON as a record, or None; every fault of it is a StoreError."""
+    """A record from JSON, or None; every fault is a StoreError."""
     content = read(path, PLAN_BYTES)
     try:
         return None if content is None else msgspec.json.decode(content, type=kind)
@@ -200,6 +200,6 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that no other user can change, even if another process reads it."""
+    """Write a file whole, for this user alone to change."""
     with os_errors("write", path, "Free some space, or check permissions"):
         write_whole(path, [content], mode=0o644)

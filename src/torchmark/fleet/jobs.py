@@ -1,4 +1,4 @@
-"""The jobs of a fleet: choose nodes and try them out; submit, cancel and observe tasks."""
+"""Choose nodes and try them out; submit, cancel and observe tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TaskStatus(JobOutcome, frozen=True, kw_only=True):  # only this user may s
 
 
 def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = False) -> tuple[Node, ...]:
-    """All nodes, a number of them, or one of each kind; those that can start at once are preferred."""
+    """All nodes, a number, or one of each kind; idle ones are preferred."""
     if count is None and not each_kind:
         return tuple(nodes)
     ready = sorted(nodes, key=lambda node: (node.obstacle is not None, not node.idle))
@@ -56,7 +56,7 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 
 
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
-    """The same run on every node, as tasks A1, A2, B1. Labels contain the names of nodes only if `named`."""
+    """The same run on every node as tasks A1, A2, B1. Only if `named`, labels contain names of nodes."""
     kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
         kind = kinds.setdefault(node.about, _letter(len(kinds)))
@@ -68,7 +68,7 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
 
 
 def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], label: str | None) -> tuple[Task, ...]:
-    """For each count one run that so many nodes of one kind share; smaller teams are part of the larger ones."""
+    """A run for each count of nodes of one kind; smaller teams are part of the larger ones."""
     usable = [node for node in nodes if node.obstacle is None]
     kinds = Counter(node.about for node in usable).most_common(1)  # one kind: the slowest would make the others wait
     team = [node for node in usable if node.about == kinds[0][0]]
@@ -84,7 +84,7 @@ def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], labe
 
 
 def equal_threads(nodes: Sequence[Node], workers: Mapping[int, Sequence[int]]) -> int:
-    """The same number of threads for every rank of all teams: what the fullest node has for each of its ranks."""
+    """The threads that every rank of all teams can have: those of the fullest node."""
     fullest = max(count // team for team, counts in workers.items() for count in counts)
     return max(1, min(node.cores for node in nodes) // fullest)
 
@@ -96,7 +96,7 @@ def _letter(number: int) -> str:
 
 
 def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Task], nodes: Iterable[Node]) -> None:
-    """Submit every task whose nodes take jobs; the others are recorded as unavailable."""
+    """Submit tasks whose nodes take jobs; record the others as unavailable."""
     obstacles = {node.name: node.obstacle for node in nodes}
     unknown, submitted = JobOutcome("unavailable", "the scheduler no longer knows it"), False
     for task in tasks:
@@ -118,7 +118,7 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
 
 
 def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: JobOutcome | None = None) -> None:
-    """End the jobs of tasks, and record `outcome` as theirs if it is given."""
+    """End the jobs of tasks, and record `outcome` if given."""
     jobs = [(task, job) for task in tasks if (job := folder.job(task))]
     engine.cancel([job for _, job in jobs])
     if outcome:
@@ -142,7 +142,7 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
 
 
 class Observer:
-    """Reads the status of tasks repeatedly, and remembers outcomes and unchanged run files."""
+    """Reads the status of tasks; remembers outcomes and unchanged run files."""
 
     def __init__(self, folder: FleetFolder, engine: Engine) -> None:
         self._folder, self._engine = folder, engine
@@ -193,7 +193,7 @@ class Observer:
 def try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Sequence[Node], say: Callable[[str], None]
 ) -> None:
-    """Run one small task on one node of each kind, as a folder that is not shared would make every job fail."""
+    """Run a small task on a node of each kind: in a folder that is not shared every job would fail."""
     chosen = choose(nodes, each_kind=True)
     mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(chosen) + 1))
     tried: dict[str, tuple[Node, Path]] = {}
@@ -221,7 +221,7 @@ def try_nodes(
 
 
 def _trial_script(terms: Terms, *paths: str) -> str:
-    """In plain shell, because what it looks for may be missing. `_judge` explains the exit codes."""
+    """Plain shell, as anything may be missing. `_judge` explains the exit codes."""
     mark, answer, python = map(shlex.quote, (*paths, terms.python))
     setup = "\n".join(f"{line} || exit 95" for line in terms.setup)
     return f"""#!/bin/bash

@@ -31,7 +31,7 @@ LEAVING_S = 2.0  # for processes that it started to clean up after it
 
 
 class Local:
-    """This machine as any number of nodes. Has the methods of `Slurm`."""
+    """This machine as any number of nodes, with the methods of `Slurm`."""
 
     team_options = ("--share",)  # such nodes are one machine here
 
@@ -57,7 +57,7 @@ class Local:
         return submitted.number
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
-        """Supervisors record the end themselves; one that is gone without doing so was killed."""
+        """Supervisors record the end; one that is gone without doing so was killed."""
         found = dict.fromkeys((job.task for job in jobs), JobOutcome("killed", "its supervisor is gone"))
         for job in filter(_supervisor, jobs):
             found[job.task] = JobOutcome("running" if job.script.with_suffix(".begun").exists() else "waiting")
@@ -92,10 +92,10 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _supervisor(job: Submitted) -> psutil.Process | None:
-    """The supervisor of a job: a process of its number, which may be anything, whose command line names this script."""
+    """The process of the job's number, which may be anything, if its command line names this script."""
 
     def place(script: Path) -> Path:
-        """Folders may be links, but a script that is one may lead to another fleet."""
+        """Folders may be links; a script that is one may lead to another fleet."""
         return script.parent.resolve() / script.name
 
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
@@ -108,7 +108,7 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
 
 
 def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
-    """Run the script once for each node, all at the same time, when no other job of this folder runs."""
+    """Run the script for each node at once, when no other job of this folder runs."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         with machine_lock(wait=True, path=script.parent / "queue.lock"):
@@ -134,7 +134,7 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """As schedulers do: everything is asked to end, and killed if it does not."""
+    """As schedulers do: ask all to end, then kill."""
     for process in processes:
         _signal(process, signal.SIGTERM)
     end = time.monotonic() + GRACE_S
@@ -150,7 +150,7 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal its whole group; 0 only asks whether any process of it is left."""
+    """Signal its group; 0 asks whether any process is left."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         return True

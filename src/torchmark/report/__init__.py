@@ -23,7 +23,7 @@ def render(
     prices: Prices | None = None,
     headline: Headline | None = None,
 ) -> str:
-    """A document, or a run with its costs and headline, in one of FORMATS or as `html`; texts of files are cleaned."""
+    """A document, or a run with its costs and headline, in one of FORMATS or as `html`; cleans texts of files."""
     from torchmark.records import Run
     from torchmark.report import data, html, markdown, terminal
     from torchmark.report.document import without_empty

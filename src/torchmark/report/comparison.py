@@ -55,7 +55,7 @@ class Pairs:
         return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
 
     def remarks(self, pair: Pair) -> list[str]:
-        """What is particular to a pair."""
+        """What this pair alone has."""
         axis = self.shown_axis
         values = [f"{axis} {written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}"] if axis else []
         return values + [text for text in self._remarks(pair) if text not in self.shared]
@@ -87,7 +87,7 @@ def _row(row: Any, a: RunHeader, b: RunHeader) -> dict[str, Any]:
 
 
 def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> doc.Document:
-    """There is one comparison inside each run, or one of each later run with the first."""
+    """One comparison inside each run, or of each later run with the first."""
     headers = [run.header for run in runs]
     inside = len(comparisons) == len(headers)
     sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
@@ -124,7 +124,7 @@ def letter(index: int) -> str:
 
 
 def speed(row: Pair | Family) -> str:
-    """How many times as fast the second side is as the first; to two digits against a published figure."""
+    """How many times as fast B is as A; two digits against a published figure."""
     return units.factor(1 / row.ratio, rough=isinstance(row, Pair) and row.assumed is not None)
 
 
@@ -175,7 +175,7 @@ def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
 
 
 def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block]:
-    """A matrix: a row for each case of A that has a partner, with its own time, then the speeds."""
+    """A matrix: for each case of A with a partner its time, then the speeds."""
     by_case = [{pair.case: pair for pair in pairs.comparison.pairs} for pairs in every]
     known = [result for result in runs[0].results if any(result.case.text in found for found in by_case)]
     if not known:
@@ -225,7 +225,7 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
 
 
 def _not_compared(every: Sequence[Pairs]) -> doc.Section:
-    """A missing case is named once for all runs that lack it; every reason has its own cases."""
+    """Each missing case once for all runs without it; each reason with its cases."""
     missing: dict[str, dict[str, None]] = {}
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for pairs, each in [(own, each) for own in every for each in own.comparison.unpaired]:
@@ -266,7 +266,6 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
 
 
 def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail-if-slower") -> list[str]:
-    """The answer of a gate and why, one line each."""
     limit = units.percent(gate.limit)
     seen = "" if gate.visible is None else f"differences under {units.percent(gate.visible)} would not be visible"
     if gate.word == "FAIL":
@@ -312,7 +311,7 @@ _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a 
 
 
 def live_document(found: LiveComparison) -> doc.Document:
-    """The comparison. What may be passed on names neither unknown environment variables nor local versions."""
+    """Shared formats name neither unknown environment variables nor local versions."""
     unknown = [name for name in {**found.a.environment, **found.b.environment} if name not in VARIABLES]
     names = {name: f"a variable {number}" if number > 1 else "a variable" for number, name in enumerate(unknown, 1)}
 
@@ -399,5 +398,5 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
 
 
 def _first_step_s(result: Result) -> float | None:
-    """Of the middle process: a single first step says little."""
+    """The median: a single first step says little."""
     return median(process.first_step_s for process in result.processes) if result.processes else None

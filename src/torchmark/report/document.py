@@ -1,4 +1,4 @@
-"""A report as data: what builders make and renderers draw. Nothing here knows a format."""
+"""A report as data, independent of formats: builders make it, renderers draw it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a
 
 
 def word(text: str, look: Look = "bad") -> Word:
-    """The entry of a word, with or without a cause (`fair: noisy`); `look` is for an unknown word."""
+    """The entry of a word, also with a cause (`fair: noisy`); `look` is for unknown words."""
     return WORDS.get(text.partition(":")[0], Word(look, 3))
 
 
@@ -182,7 +182,7 @@ class Document(Struct, frozen=True):  # its parts are built when a format needs 
 
 
 def value_of(record: Any, field: Field) -> Any:
-    """What a column shows of a record; None where an attribute on the way to it is None or missing."""
+    """The field of a record; None where an attribute on the way is None or missing."""
     if not isinstance(field, str):
         return field(record)
     for name in field.split("."):
@@ -212,17 +212,16 @@ def quiet(*texts: str) -> Lines:
 
 
 def answer(texts: Sequence[str], look: str) -> Lines:
-    """The answer of a study in its colour, and what it rests on."""
+    """The answer of a study in its colour, then its basis."""
     return Lines([Cell(texts[0], look), *quiet(*texts[1:]).lines])
 
 
 def remarks(title: str, found: Iterable[str | Remark], **more: Any) -> Section:
-    """Remarks, or sentences, as a list below a heading."""
+    """Remarks or sentences below a heading."""
     return Section(title, [Remarks([Remark("", each) if isinstance(each, str) else each for each in found], **more)])
 
 
 def judged(text: str, note: str = "") -> Cell:
-    """A grade, an answer, a status or a state in its colour."""
     found = word(text)
     return Cell(text, found.look, sort=found.rank, note=note, chip=True)
 
@@ -232,7 +231,7 @@ def some(names: Sequence[str], most: int = 6) -> str:
 
 
 def without_empty(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks that show something: builders need not ask whether there is anything below a heading."""
+    """The blocks that show something, so that builders need not ask."""
     for block in blocks:
         match block:
             case Section():

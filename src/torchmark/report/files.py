@@ -1,4 +1,4 @@
-"""Run files: a list of what is stored, and what `torchmark check` found in them."""
+"""Run files: a list of the stored ones, and the findings of `torchmark check`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

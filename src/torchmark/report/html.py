@@ -1,4 +1,4 @@
-"""Documents as a page: one self-contained file, with a policy that allows nothing but its own style and script."""
+"""Documents as a self-contained page, with a policy that allows only its own style and script."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
 
 
 def fill(template: str, **values: Any) -> Markup:
-    """A template with values: all but Markup is cleaned and escaped."""
+    """Fill a template; all values but Markup are cleaned and escaped."""
     return Markup(_environment().get_template(template).render(values))
 
 
 def is_own_page(beginning: bytes) -> bool:
-    """Whether a file that begins like this is a page or a card of ours."""
+    """Whether a file with this beginning is a page or card of ours."""
     marks = (f'<meta name="generator" content="{GENERATOR} ', f"<metadata>{GENERATOR} ")
     return any(mark.encode() in beginning for mark in marks)
 
@@ -88,7 +88,7 @@ def _environment() -> Environment:
 
 
 def cells(table: doc.Table) -> list[list[doc.Cell]]:
-    """The cells as the template needs them: with the row's note in the first one, and a judgement's cause below it."""
+    """The cells with the row's note in the first, and a judgement's cause as its note."""
 
     def shown(cell: doc.Cell, note: str) -> doc.Cell:
         if not cell.chip:
@@ -106,7 +106,7 @@ def code_of(block: doc.Code) -> Markup:
 
 
 def noted(block: doc.Remarks) -> Iterator[tuple[Remark, str, str]]:
-    """Remarks of a kind, each with its place and look."""
+    """Those of a kind, with place and look."""
     for remark, where in zip_longest(block.remarks, block.where):
         cases = f"{len(remark.cases)} cases" if len(remark.cases) > 1 else "".join(remark.cases)
         if remark.kind:

@@ -1,4 +1,4 @@
-"""Many machines: a leaderboard with its boards and places, and a fleet with its jobs and what its nodes measured."""
+"""Many machines: a leaderboard, and a fleet with its jobs and results."""
 
 import math
 from collections import Counter
@@ -177,7 +177,7 @@ class Member(Struct, frozen=True):  # one job of a fleet
 
 
 def gathered_document(members: Sequence[Member]) -> doc.Document:
-    """What single nodes measured, and separately what several did together."""
+    """What single nodes measured, or teams of them."""
     members = tuple(map(clean_record, members))
     runs = [member.run for member in members if member.run]
     alone = [(each.kind, each.run) for each in members if each.run and each.nodes == 1]
@@ -199,7 +199,7 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
 
 
 def status_document(members: Sequence[Member], shown: Sequence[Member] = ()) -> doc.Document:
-    """The state of all jobs, in a table of those in `shown` alone if there are any."""
+    """The state of all jobs; the table may show a part of them."""
     shown = shown or members
     columns = [
         doc.Column("node", "name", of="label"),

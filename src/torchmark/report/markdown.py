@@ -19,7 +19,7 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The text as code; a backquote or a bar in it cannot end the cell."""
+    """As code, whose cell no backquote or bar can end."""
     return "`" + clean(text).replace("`", "'").replace("|", "/") + "`"
 
 

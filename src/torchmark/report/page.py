@@ -1,4 +1,4 @@
-"""The page about one or more runs: headline, findings, speeds, comparisons, all results, caveats and machines."""
+"""The page about runs: headline, findings, charts, comparisons, results, caveats and machines."""
 
 import math
 import re
@@ -64,7 +64,7 @@ class _Page:  # what all sections need
     def cards(
         self, anchor: str, title: str, lead: str, panels: Iterable[Panel | None], count: int, **more: Any
     ) -> doc.Section:
-        """A section with as many charts as a page has room for, and the count of the others."""
+        """As many charts as a page has room for, and the count of the others."""
         cards: list[doc.Card | None] = []
         for panel in islice(panels, MOST_CARDS):
             cards.append(self.card(panel) if panel else None)
@@ -83,7 +83,7 @@ def page_document(
     prices: Prices | None = None,
     headlines: Sequence[Headline | None] = (),
 ) -> doc.Document:
-    """The page about all runs, compared with the one at index `baseline`. A headline of one run alone opens it."""
+    """All runs, compared with the one at index `baseline`. The headline of a single run opens it."""
     page = _Page(runs, on_chart)
 
     def blocks() -> Iterator[doc.Block]:
@@ -195,7 +195,7 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
 
 
 def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
-    """Failures, then cautions, then file problems. Equal ones of several machines are one remark."""
+    """Failures, cautions, file problems. Equal ones of several machines are one remark."""
     pairs = [(run, name, names.Names(names.shared_place(run.results))) for run, name in zip(runs, owners, strict=True)]
     found = [(name, each) for run, name, called in pairs for each in figures.failures(run.results, called.of).remarks]
     found += [(name, each) for run, name, called in pairs for each in figures.cautions(run, called)]
@@ -230,7 +230,7 @@ def _cut(texts: Sequence[str]) -> list[str]:
 
 
 def _can_be_pasted(command: str) -> bool:
-    """Whether a stranger's file may suggest it: only measuring commands of plain words and cases are safe to paste."""
+    """Whether a stranger's file may suggest it: only measuring commands of plain words are safe to paste."""
     program, *words = command.split(" ")
     if len(command) > 10_000 or program != "torchmark" or not words or words[0] not in _MEASURING:
         return command == "pytest"

@@ -1,4 +1,4 @@
-"""Publications: their figures as they are read, and their tables next to the figures of this machine."""
+"""Publications: their figures, and their tables next to the figures of this machine."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Docu
 
 
 def like_printed(value: float, unit: str, examples: Sequence[str]) -> str:
-    """A figure written as those around it are: bare, with its unit, or in hours, minutes and seconds."""
+    """Like the figures around it: bare, with its unit, or in hours, minutes and seconds."""
     if unit == "s" and any(re.search(r"\d[hm]\b", example) for example in examples):
         if value < 99.5:
             return f"{units.digits(value) if value < 9.95 else round(value)}s"
@@ -142,7 +142,7 @@ def _table(sheet: Sheet) -> doc.Table:
 
 
 def _factor(row: Row) -> float | None:
-    """How many times as fast this machine is as that of the row."""
+    """How many times as fast this machine is."""
     published, here = next((each.value for each in row.printed if each.unit == row.unit), None), row.own[0].value
     if not published or not here:
         return None
@@ -161,7 +161,7 @@ def _notes(sheet: Sheet) -> Iterator[str]:
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
-    """A line for each published figure, or row without one, with each figure of this machine."""
+    """One per published figure, or row without one, and figure of this machine."""
     for source, row in [(sheet, row) for each in replicated for sheet in each.sheets for row in sheet.rows]:
         published: list[Any] = [each for each in row.printed if each.unit == row.unit]
         for figure, own in product(published or [None], row.own):

@@ -1,4 +1,4 @@
-"""The report of a run: its headline, its results, what should be read next to them; one result in full; limits."""
+"""The report of a run: headline, results, remarks; one result in full; limits."""
 
 import statistics
 from collections import Counter
@@ -25,7 +25,7 @@ _WIDE = 120  # columns from which the table has room for the share of the peak
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:
-    """The report of one run; of a stored study what its command reported, unless costs are wanted."""
+    """One run; of a stored study what its command reported, unless costs are wanted."""
 
     def blocks() -> Iterable[doc.Block]:
         if prices is not None or not (run.tuning or run.limiting or (run.fitting and run.fitting.tried)):
@@ -42,7 +42,7 @@ def run_document(run: Run, prices: Prices | None = None, headline: Headline | No
 def runs_document(
     runs: Sequence[Run], prices: Prices | None = None, headlines: Sequence[Headline | None] = ()
 ) -> doc.Document:
-    """Several runs in one: what they say together, then each of them."""
+    """What the runs say together, then each."""
     pairs = list(zip(runs, headlines or [None] * len(runs), strict=True))
 
     def blocks() -> Iterator[doc.Block]:
@@ -57,7 +57,7 @@ def runs_document(
 
 
 def conclusion(run: Run) -> list[str]:
-    """What a study came to: the answer in one sentence, then what it rests on; empty for a plain run."""
+    """The answer of a study, then its basis; empty for a plain run."""
     said = limits_conclusion(run)
     if run.tuning or run.fitting:
         from torchmark.report import searches  # late: it imports numpy
@@ -103,7 +103,7 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
 
 
 def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = False) -> doc.Section:
-    """What more workers bring; `nodes`: on several machines."""
+    """What more workers bring, on several `nodes` or one."""
 
     def share(row: ScalingRow) -> str:
         reach = units.relative(row.margin * row.efficiency) if row.margin and row.efficiency is not None else ""
@@ -143,7 +143,7 @@ def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.D
 
 
 def strip(samples_s: Sequence[float], width: int = 50) -> str:
-    """Step times as a row of bars from the fastest to the slowest, each the median of its share of the samples."""
+    """Bars from the fastest to the slowest, each the median of its share of the samples."""
     if not samples_s:
         return ""
     width = min(width, len(samples_s))
@@ -267,7 +267,7 @@ def _limits_blocks(run: Run) -> Iterator[doc.Block]:
 
 
 def limits_conclusion(run: Run) -> list[str]:
-    """Whether later results are compared with these limits, what is missing, and how to get it."""
+    """Whether the limits are kept, what is missing, and how to get it."""
     found = run.limiting
     if found is None:
         return []

@@ -1,4 +1,4 @@
-"""Text from files, file names and other programs, made safe to print: nothing in it is obeyed by a terminal."""
+"""Text from files, names and other programs, made safe: a terminal obeys nothing in it."""
 
 import re
 import unicodedata
@@ -16,13 +16,13 @@ _UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that
 
 
 class Drawn(str):
-    """Text that was cleaned before our own colours were added to it: it is printed unchanged."""
+    """Text that was cleaned before our colours were added: printed unchanged."""
 
     __slots__ = ()
 
 
 def clean(text: str) -> str:
-    """The text on one line, without characters that a terminal or a page would obey."""
+    """One line without characters that a terminal or page would obey."""
     if text.isascii() and text.isprintable():
         return text
     text = _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", text))
@@ -30,12 +30,12 @@ def clean(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as it may go to a terminal: every line of it cleaned."""
+    """Safe for a terminal, line by line."""
     return text if isinstance(text, Drawn) else "\n".join(map(clean, text.split("\n")))
 
 
 def escape_json(text: str) -> str:
-    """JSON of the same value, with all that `clean` would remove written as escapes."""
+    """The same JSON, with all that `clean` would remove as escapes."""
 
     def escaped(found: re.Match[str]) -> str:
         if unicodedata.category(found[0]) not in _UNSAFE:
@@ -50,7 +50,7 @@ def clean_record(record: Record) -> Record:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether nothing in it needs cleaning, as that would be escaped or not ASCII, except for DEL."""
+    """Whether nothing needs cleaning: that would be escaped or not ASCII, except for DEL."""
     try:
         written = msgspec.json.encode(value)
     except UnicodeEncodeError:  # a name that is not UTF-8
@@ -59,7 +59,7 @@ def is_plain(value: Any) -> bool:
 
 
 def clean_values(value: Any, cleaner: Callable[[str], str] = clean) -> Any:
-    """Plain data with every string in it cleaned, keys included."""
+    """Plain data with cleaned strings, also as keys."""
     if isinstance(value, str):
         return cleaner(value)
     if isinstance(value, dict):

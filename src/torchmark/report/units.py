@@ -1,4 +1,4 @@
-"""Quantities in base units written as people read them: scaled, with three significant digits."""
+"""Quantities in base units as people read them: scaled, with three significant digits."""
 
 import math
 from functools import partial
@@ -23,7 +23,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_unit(seconds: float) -> tuple[float, str]:
-    """The unit that a time is best read in, with its length in seconds."""
+    """The unit to read a time in, and its length in seconds."""
     known = ((scale, unit) for scale, unit, most in _DURATIONS if seconds / scale < most)
     return next(known, _DURATIONS[-1][:2])
 
@@ -34,7 +34,7 @@ def rate(per_second: float | None, unit: str) -> str:
 
 
 def memory_limit(count: float) -> str:
-    """2 GiB where it is a whole number of MiB, as people write limits; else as `size`"""
+    """2 GiB if it is a whole number of MiB, as people write limits; else as `size`"""
     lengths = {2**40: "TiB", 2**30: "GiB", 2**20: "MiB"}
     length = next((each for each in lengths if count >= each and count % 2**20 == 0), None)
     return f"{count / length:g} {lengths[length]}" if length else size(count)
@@ -59,7 +59,7 @@ def relative(share: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """0.4%: two significant digits below ten, and never more than two decimals"""
+    """0.4%: two digits below ten, at most two decimals"""
     if share is None:
         return NOTHING
     value = abs(share) * 100
@@ -89,7 +89,7 @@ def bound(ratio: float) -> str:
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
+    """0.0123, 1.23, 12.3, 123, 12300"""
     if value == 0 or abs(value) >= 1e15:  # more digits than anyone reads
         return f"{value:.2e}" if value else "0"
     last = significant - 1
@@ -102,7 +102,7 @@ def _is_positive(value: float | None) -> TypeGuard[float]:
 
 
 def _scaled(value: float | None, space: str, unit: str) -> str:
-    """A space stands before a unit with a prefix (GB); a count carries its prefix itself (50.6k)."""
+    """A unit has its prefix after a space (GB); a count carries it itself (50.6k)."""
     if not _is_positive(value):
         return NOTHING
     for prefix in _THOUSANDS:

@@ -1,4 +1,4 @@
-"""The roofline: the FLOP/s of results below the limits of their device's bandwidth and arithmetic."""
+"""The roofline: FLOP/s of results below the limits of their device."""
 
 import math
 from collections import Counter
@@ -37,7 +37,7 @@ def find_rooflines(series: Sequence[Series]) -> list[Panel]:
 
 
 def _point(result: Result) -> dict[str, Any] | None:
-    """FLOPs for each byte that a result cannot do without, FLOP/s, and its share of the roof above it."""
+    """FLOP per byte that a result cannot do without, FLOP/s, and its share of the roof."""
     work, peak, rate = result.work, result.peak, figures.step_rate(result, "flops")
     if not (work and work.flops and work.bytes and peak and peak.flops_per_s and peak.bytes_per_s):
         return None
@@ -52,7 +52,7 @@ def _point(result: Result) -> dict[str, Any] | None:
 
 
 def _draw(points: Rows) -> tuple[Spec, list[str]]:
-    """Results as points, coloured by what bounds them, below the device's limits as lines; and the lines' names."""
+    """Points coloured by bound below the device's limits as lines; and the lines' names."""
     intensities, rates, paths = ([point[name] for point in points] for name in ("intensity", "rate", "bytes"))
     flops = {point["dtype"]: point["flops"] for point in points}
     slow, fast, most = min(paths), max(paths), max(flops.values())
@@ -95,7 +95,7 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
 def _labels(
     points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[[float, float], Place]
 ) -> Iterator[dict[str, Any]]:
-    """Names of the roofs, then of the points that have room for one, those closest to their limit first."""
+    """Names of the roofs, then of points with room for one, those closest to their limit first."""
     lines: dict[str, list[Place]] = {}  # places along each roof, a few pixels apart
     for name, (start, end) in roofs.items():
         (left, low), (right, high) = pixel(*start), pixel(*end)
@@ -106,7 +106,7 @@ def _labels(
     taken = [(name, Box(x, y, _STEP, _STEP)) for name, line in lines.items() for x, y in line] + [*dots.items()]
 
     def place(owner: str, text: str, shade: str, rivals: Container[str], candidates: Iterable[Box]) -> Rows:
-        """Take the first candidate that is free and away from the owner's rivals; nothing where there is no room."""
+        """The first candidate that is free and away from the owner's rivals, if any."""
         for box in candidates:
             clear = ((other, _APART if name != owner and name in rivals else 0) for name, other in taken)
             if box.is_inside and not any(box.overlaps(other, clearance) for other, clearance in clear):
@@ -140,7 +140,7 @@ class Box(NamedTuple):  # a rectangle in pixels from the upper left corner of th
 
 
 def _around(text: str, dot: Box) -> Iterator[Box]:
-    """Next to a point: right, left, above and below."""
+    """Right, left, above and below."""
     half, down = _LETTER * len(text) / 2, (dot.height + _LINE) / 2
     side = half + dot.width / 2 + _GAP
     shifts = (0.0, half / 2, -half / 2, half - dot.width / 2, dot.width / 2 - half)
@@ -149,7 +149,7 @@ def _around(text: str, dot: Box) -> Iterator[Box]:
 
 
 def _along(text: str, line: Sequence[Place]) -> Iterator[Box]:
-    """Next to a line from its right end to its left: above it, below it, on either side of it."""
+    """From the right end to the left: above, below, on either side."""
     half, away = _LETTER * len(text) / 2, _LINE / 2 + _GAP
     for side in (-1, 1, 0):
         for x, y in reversed(line):

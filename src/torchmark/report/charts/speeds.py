@@ -1,4 +1,4 @@
-"""Speeds as bars, relative to a baseline, and over what was varied; and step times in the order they were taken."""
+"""Speeds as bars, against a baseline and over what was varied; step times in their order."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fi
 
 
 def find_speeds(series: Sequence[Series]) -> list[Panel]:
-    """Work that several series did, each against the others, the fastest first; then what only one did, by workload."""
+    """Work of several series, the fastest first; then what only one did, by workload."""
 
     def work_of(done: Done) -> tuple[object, ...]:
         case, version = done[1].case, done[1].version
@@ -68,7 +68,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
 
 
 def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
-    """The bars with the unit of the first one: lengths in other units cannot be compared with it."""
+    """The bars with the unit of the first: other lengths cannot be compared."""
     bars: Rows = []
     for name, series, result, work in rows:
         if work.items > 0:
@@ -84,7 +84,7 @@ def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
 
 
 def _speed_range(result: Result, items: float, widest: float) -> tuple[float, float, float]:
-    """Items per second with its interval, which ends at `widest` times the rate."""
+    """Items per second with an interval, at most `widest` times as high."""
     assert result.estimate
     found, value = result.estimate, items / result.estimate.center_s
     low = min(items / found.high_s, value) if found.high_s > 0 else 0.0
@@ -92,7 +92,7 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """Bars from zero with their intervals, pale where graded poor; a single figure has no chart."""
+    """Bars from zero with intervals, pale if graded poor; no chart of a single figure."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
         rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
@@ -105,7 +105,7 @@ def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
 
 
 def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
-    """By workload where there is one other run, else by run; none where nothing can be compared."""
+    """By workload if there is one other run, else by run."""
     names = run_names(runs)
     others = [index for index in range(len(runs)) if index != baseline]
     comparisons = compare_all([runs[baseline], *(runs[index] for index in others)])
@@ -154,7 +154,7 @@ def _speeds(row: Pair | Family) -> tuple[float, float, float]:
 
 
 def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
-    """Points on a scale of factors, with a mark where both are equally fast."""
+    """Points on a scale of factors, with a mark at equal speed."""
     axis: Spec = {"title": None, "values": charts.factor_ticks(*domain), "labelExpr": "datum.value + '×'"}
     scale = {"type": "log", "domain": list(domain), "nice": False, "clamp": True}
     place: Spec = {"axis": axis | _NO_LINES | {"grid": False}, "scale": scale}
@@ -170,7 +170,7 @@ def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
 
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
-    """A panel for every parameter of a workload with three values or more; a line is a series with all others fixed."""
+    """A panel per parameter with three values or more; a line is a series with all others fixed."""
     # Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid.
     found = [(each, result) for each in series for result in each.results]
     seen: dict[tuple[str, str], set[tuple[Value, float]]] = {}
@@ -201,7 +201,7 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
 
 
 def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
-    """The points of all lines, each named by its difference from the others; and the values without a figure."""
+    """The points of lines named by their differences; and the values without a figure."""
     lines = [each for each in lines if len({x for result, x in each[2] if is_measured(result)}) >= _FEWEST_VALUES]
     fixed = [each for _, each, _ in lines]
     keys = dict.fromkeys(key for each in fixed for key in each)
@@ -230,7 +230,7 @@ def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
 
 
 def _curves_chart(parameter: str, rows: Rows, lost: Rows) -> Spec:
-    """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
+    """Joined points with intervals; a value without a figure has its status at the bottom."""
     # Ticks at the values that were varied; a logarithmic axis where they grow like powers.
     values = sorted({each["x"] for each in (*rows, *lost)})
     style = "~s" if values[-1] >= 1e5 else "~f"
@@ -269,7 +269,7 @@ def find_scalings(series: Sequence[Series]) -> Iterator[Panel]:
 
 
 def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
-    """The rate of all workers together, with the ideal dashed where a single worker was measured."""
+    """The rate of all workers; the ideal is dashed if a single one was measured."""
     single = next((row.rate for row in scaling.rows if row.workers == 1), None)
     rows = []
     for row in scaling.rows:
@@ -293,7 +293,7 @@ def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
 
 
 def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
-    """The chart of a result whose samples are loaded; `several`: the page is about several devices."""
+    """The chart of loaded samples; `several`: the page is about several devices."""
     known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
     processes = [each for each in known if each is not None and each.samples_s]
     count = sum(len(each.samples_s) for each in processes)
@@ -340,7 +340,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
 
 
 def _steps_layers(x: Spec, place: Spec, shade: str, about: str) -> list[Spec]:
-    """The range of each column with its middle in it; what was cut as warm-up is shaded."""
+    """Each column's range and middle; the warm-up that was cut is shaded."""
     span, middle = {"x": x, "x2": {"field": "end"}}, field("middle", **place)
     base = {"x": x, "detail": label("process")}
     area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": about}}
