@@ -5,13 +5,11 @@ pipe, a loop of links or a gigabyte in place of a file: files are read with care
 change them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,7 +38,7 @@ class JobOutcome(Struct, frozen=True):  # `detail` may name nodes and paths: it 
     detail: str = ""  # from schedulers and logs
 
     @classmethod
-    def of_exit(cls, code: int) -> JobOutcome:
+    def of_exit(cls, code: int) -> Self:
         """Shells report a signal as 128 and more, Python as a negative number."""
         if code < 0 or code > 128:
             return cls("killed", f"ended by signal {-code if code < 0 else code - 128}")

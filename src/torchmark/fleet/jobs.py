@@ -1,7 +1,5 @@
 """Choose nodes and try them out; submit, cancel and observe tasks."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -4,8 +4,6 @@ Every job has a supervisor, which outlives the command that submitted it: `pytho
 the job's turn, ends it in time, and records how it ended.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

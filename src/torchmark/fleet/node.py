@@ -1,7 +1,5 @@
 """Runs `torchmark run` on a node as its order says, and records the exit code."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

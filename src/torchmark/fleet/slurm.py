@@ -1,7 +1,5 @@
 """Jobs on Slurm: `sinfo` lists the nodes, `sbatch` takes the jobs, `squeue` and `scontrol` report their state."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

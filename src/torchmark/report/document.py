@@ -1,7 +1,5 @@
 """A report as data, independent of formats: builders make it, renderers draw it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -157,7 +155,7 @@ class Cards(Struct, frozen=True):
 
 class Section(Struct, frozen=True):
     title: str  # may be empty
-    blocks: Sequence[Block]
+    blocks: Sequence["Block"]
     lead: str = ""
     anchor: str = ""  # its address in a page: chosen by us, never by a file
     folded: Literal["", "open", "closed"] = ""  # on a page, whether it can be closed

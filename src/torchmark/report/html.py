@@ -1,7 +1,5 @@
 """Documents as a self-contained page, with a policy that allows only its own style and script."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -68,7 +66,7 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(

@@ -18,8 +18,6 @@ _UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that
 class Drawn(str):
     """Text that was cleaned before our colours were added: printed unchanged."""
 
-    __slots__ = ()
-
 
 def clean(text: str) -> str:
     """One line without characters that a terminal or page would obey."""

@@ -109,7 +109,8 @@ def _labels(
         """The first candidate that is free and away from the owner's rivals, if any."""
         for box in candidates:
             clear = ((other, _APART if name != owner and name in rivals else 0) for name, other in taken)
-            if box.is_inside and not any(box.overlaps(other, clearance) for other, clearance in clear):
+            room = min(box.x, _WIDTH - box.x) - box.width / 2, min(box.y, _HEIGHT - box.y) - box.height / 2
+            if min(room) >= 0 and not any(box.overlaps(other, clearance) for other, clearance in clear):
                 taken.append((owner, box))
                 return [{"text": text, "x": box.x, "y": box.y, "shade": shade}]
         return []
@@ -132,11 +133,6 @@ class Box(NamedTuple):  # a rectangle in pixels from the upper left corner of th
         across = abs(self.x - other.x) - (self.width + other.width) / 2
         down = abs(self.y - other.y) - (self.height + other.height) / 2
         return max(across, down) < clearance
-
-    @property
-    def is_inside(self) -> bool:
-        across, down = min(self.x, _WIDTH - self.x), min(self.y, _HEIGHT - self.y)
-        return across >= self.width / 2 and down >= self.height / 2
 
 
 def _around(text: str, dot: Box) -> Iterator[Box]:
