@@ -53,12 +53,12 @@ class Node(Struct, frozen=True):
     cores: int
     features: tuple[str, ...] = ()
     idle: bool = True
-    obstacle: JobOutcome | None = None  # the outcome of any job there, if the node takes none
+    obstacle: JobOutcome | None = None  # the outcome of any job there, if it takes none
 
 
 class Submitted(Struct, frozen=True):
     task: str
-    number: str  # the engine's name for the job, from the shared folder: check it before acting on it
+    number: str  # the engine's name for the job, from the shared folder: not to be trusted
     script: Path
 
 
@@ -92,8 +92,8 @@ class Fleet(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    arguments: tuple[Word, ...]  # for a node, as stored in the shared folder
-    resuming: tuple[Word, ...]  # the arguments to resume a run
+    arguments: tuple[Word, ...]  # for a node
+    resuming: tuple[Word, ...]  # to resume a run
     run_file: Word
     nodes: int = 1
 

@@ -25,7 +25,7 @@ from torchmark.store import load
 from torchmark.store.files import temporary
 
 LOOK_S = 0.3
-ARRIVAL_S = 15.0  # until a file that a node has written is seen here
+ARRIVAL_S = 15.0  # until a node's file is seen here
 _SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
@@ -126,7 +126,7 @@ def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: 
 
 def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> None:
     always = ("--wait", *(engine.team_options if len(task.nodes) > 1 else ()))
-    # To resume, the user's model files are named again; they come before any option, alone or in a case.
+    # Model files are named again to resume; they come before any option, alone or in a case.
     named = takewhile(lambda each: not each.startswith("-"), task.arguments)
     models = (name.partition("/")[0] if "@" in name else name for name in named)
     again = [name for name in models if re.search(r"\.(py|json)(:[\w.-]+)?$", name)]
@@ -149,7 +149,7 @@ class Observer:
     def look(self, tasks: Sequence[Task]) -> tuple[TaskStatus, ...]:
         kept = {task.name: outcome for task in tasks if (outcome := self._folder.outcome(task))}
         open_jobs = [job for task in tasks if task.name not in kept and (job := self._folder.job(task))]
-        renamed: set[str] = set()  # tasks with an earlier run file that was renamed
+        renamed: set[str] = set()  # tasks whose earlier run file was renamed
         with suppress(OSError):
             renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
         reported = self._engine.outcomes(open_jobs) if open_jobs else {}
@@ -169,7 +169,7 @@ class Observer:
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
                 outcome = replace(outcome, detail=errors[-1].strip())
         if kept is None and outcome.state not in UNDER_WAY and self._folder.job(task):
-            with suppress(StoreError):  # users who may look need not be allowed to write
+            with suppress(StoreError):  # those who may look may lack the right to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
         earlier = f"earlier results are in {file.name}.aside-*" if renamed else ""
@@ -182,7 +182,7 @@ class Observer:
             stamp = about.st_size, about.st_mtime_ns
             if known is None or known[0] != stamp:
                 self._runs[path] = stamp, None
-                with suppress(StoreError):  # its header may be half-written at this very moment
+                with suppress(StoreError):  # its header may be half-written
                     self._runs[path] = stamp, load(path)
             return self._runs[path][1]
         return None

@@ -25,7 +25,7 @@ from torchmark.store import machine_lock
 _SUPERVISOR = "torchmark.fleet.local"
 _START_S = 10.0
 GRACE_S = 10.0  # for a job that was asked to end
-LEAVING_S = 2.0  # for processes that it started to clean up after it
+LEAVING_S = 2.0  # for its own processes to clean up
 
 
 class Local:
@@ -66,7 +66,7 @@ class Local:
             if trial := self._tried.get(job.number):
                 trial.terminate()
             elif supervisor := _supervisor(job):
-                with suppress(psutil.Error):  # its number may belong to another user's process by now
+                with suppress(psutil.Error):  # it may be another user's by now
                     if os.name == "nt" or supervisor.uids().real == os.getuid():
                         supervisor.terminate()
 

@@ -31,7 +31,7 @@ def main() -> int:
         _note(f"error: {error}")
         code = error.exit_code
     if index == 0:
-        with suppress(StoreError):  # only needed once the scheduler has forgotten the job
+        with suppress(StoreError):  # only needed if the scheduler forgets the job
             write(path.with_suffix(".end"), str(code).encode())
     return 128 - code if code < 0 else code
 
@@ -48,7 +48,7 @@ def _execute(path: Path, index: int) -> int:
         signal.signal(number, lambda *_: None)
     code = subprocess.Popen(command).wait()
     printed = Path(order.run_file + ".log")
-    if index == 0 and printed.is_file():  # paths and names may be in it, and run files are sent around
+    if index == 0 and printed.is_file():  # it may hold paths and names, and run files are shared
         with suppress(StoreError):
             _note(f"what the workers printed is in {set_aside(printed, path.with_suffix('.workers.log'))}")
     return code

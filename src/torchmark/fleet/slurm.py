@@ -16,7 +16,7 @@ PATIENCE_S = 60.0  # for an answer of Slurm
 PROBE_MINUTES = 5
 _NODE_FIELDS = "%N|%R|%T|%c|%m|%G|%X|%Y|%Z|%f|%E"
 _UNUSABLE = re.compile(r"(drain|down|fail|maint|unk|inval|power_down|reboot)")
-_NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # of a job; anything else could be an option of Slurm's commands
+_NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # anything else could be an option of Slurm's commands
 _PING = "See what `scontrol ping` says"
 _NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
 _STATES: dict[str, tuple[State, str]] = {
@@ -47,7 +47,7 @@ class Slurm:
         partitions = dict.fromkeys(fields[1] for fields in found)
         if partition is not None and partition not in partitions:
             raise UnknownName("partition", partition, partitions)
-        if not partition:  # Slurm marks the default with a star; without one, all partitions are used
+        if not partition:  # the default has a star; without one, use all
             listed = _ask("sinfo", "--noheader", "--format=%P")
             partition = next((name.rstrip("*") for name in listed.split() if name.endswith("*")), None)
         nodes = {fields[0]: read_node(fields) for fields in found if partition in (None, fields[1])}

@@ -36,7 +36,7 @@ class Pairs:
         self.comparison, self.letters = comparison, letters
         self.axis = None if b else comparison.axis  # what is compared inside a run
         self.a, self.b = "A", b
-        self.shown_axis: str | None = None  # set where rows compare different pairs of values
+        self.shown_axis: str | None = None  # if rows compare different pairs of values
         if axis := self.axis:
             values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
             names = [each if isinstance(each, str) else f"{axis} {written(each)}" for both in values for each in both]
@@ -391,7 +391,7 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
         yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
     known = [(name, each) for name, side in _sides(found) for each in side.result.cautions if each.kind in _DISTURBED]
-    # One for each kind: what disturbed one side will have disturbed the other.
+    # One of each kind: what disturbed one side disturbed the other.
     kinds = [own[0] for own in grouped(known, lambda each: each[1].kind).values()]
     cautions = [Remark(each.kind, each.cause, cases=(name,)) for name, each in kinds]
     yield doc.Section("Cautions", [doc.Remarks(cautions), doc.quiet(_ALIKE if cautions else "")])

@@ -19,9 +19,9 @@ from torchmark.report.names import Names
 from torchmark.report.text import shorten
 from torchmark.report.units import NOTHING, duration, percent, relative
 
-_WIDE, _WIDEST = 120, 150  # columns of a terminal from which more figures are shown
+_WIDE, _WIDEST = 120, 150  # widths of a terminal from which more figures are shown
 _REASON = 160
-# What a good grade already answers; `show --details` has them nevertheless.
+# A good grade answers these; `show --details` has them nevertheless.
 _ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
 Maker = Callable[[Result], str | doc.Cell]
@@ -250,7 +250,7 @@ def cautions(run: Run, names: Names) -> list[Remark]:
     cases: dict[Remark, list[str]] = {}
     for result in run.results:
         grade = grade_of(result)
-        # Noise inside a process matters little next to the spread between several of them, which ± covers.
+        # Noise inside a process matters little next to the spread between several, which ± covers.
         noise = {"noisy"} if len(result.processes) > 1 else frozenset()
         hidden = _ANSWERED if grade and grade.word == "good" else noise
         for caution in dict.fromkeys(caution for caution in result.cautions if caution.kind not in hidden):

@@ -63,14 +63,14 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
 class FileReport(Struct, frozen=True):
     file: str
     run: str
-    level: Level | None  # the highest that it reaches; None: not even well-formed
-    sealed: bool  # it ends with a checksum, and that is right
+    level: Level | None  # the highest reached; None: not well-formed
+    sealed: bool  # ends with the right checksum
     cases: int  # with a result
     planned: int  # of so many
     figures: int  # cases with a figure
     processes: int  # behind those figures
-    recounted: int  # of which so many were worked out again from raw samples
-    supported: int  # figures with which at least two other files agree
+    recounted: int  # recomputed from raw samples
+    supported: int  # by at least two other files
     flaws: tuple[Remark, ...] = ()
 
 

@@ -14,7 +14,7 @@ from torchmark.report.charts import is_measured
 from torchmark.report.html import GENERATOR, fill
 from torchmark.report.text import clean_record, shorten
 
-# What people ask about first; other workloads follow in the order of the run.
+# Asked about most; other workloads follow in the order of the run.
 HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
 TILES = 6
 FAILURES = 6  # that a card without a figure names

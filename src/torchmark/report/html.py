@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GENERATOR = "torchmark"  # marks our own pages and cards
 # Nothing may be loaded, sent or framed; only our own script and style may act.
 _POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
-_TOO_WIDE = 150  # columns that a terminal shows only from here on are left out
+_TOO_WIDE = 150  # columns that only wider terminals show are left out
 
 
 def write(blocks: Iterable[doc.Block], version: str) -> str:
@@ -80,7 +80,7 @@ def _environment() -> "Environment":
     )
     helpers = (cells, code_of, noted, sentence, doc.as_cell, doc.word)
     environment.globals |= {helper.__name__: helper for helper in helpers}
-    # A section has a filter from so many cards on, and shows so many findings before a click.
+    # Cards from which a section has a filter; findings before a click.
     environment.globals |= {"many_cards": 24, "most_findings": 9, "too_wide": _TOO_WIDE}
     return environment
 

@@ -23,7 +23,7 @@ from torchmark.report.text import clean_record, shorten
 BOARDS_SHOWN = 100  # on a page and in Markdown; CSV and JSON have them all
 FAILURES_SHOWN = 3  # of each board
 PROBLEMS_SHOWN = 20
-_OPEN = 3  # boards that a page shows without a click
+_OPEN = 3  # boards that a page shows unfolded
 
 RULES = (
     "Only the same work is ranked: one task, version, precision and procedure. A machine has one place per choice of "
@@ -151,11 +151,11 @@ def _record(board: Board, place: Place) -> dict[str, Any]:
 class Member(Struct, frozen=True):  # one job of a fleet
     label: str
     kind: str
-    about: str  # the kind, as the scheduler describes it
+    about: str  # the kind in the scheduler's words
     state: str
     reason: str = ""
     nodes: int = 1
-    names: tuple[str, ...] = ()  # of the nodes, where they are asked for
+    names: tuple[str, ...] = ()  # of the nodes, if asked for
     run: Run | None = None
 
     @property
@@ -235,7 +235,7 @@ def _fleet_blocks(
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, row.unit)),
         doc.Column("verdict", of="verdicts", written=", ".join),
     ]
-    # Kinds in words: as the nodes describe themselves, else as the scheduler does.
+    # In words: of the nodes themselves, else of the scheduler.
     kinds = {member.kind: member.about for member in reversed(members)}
     known = [(member.kind, member.run.header.machine) for member in members if member.run]
     kinds |= {kind: machine_line(machine) for kind, machine in known if machine.cpu}
@@ -245,8 +245,8 @@ def _fleet_blocks(
     note = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
     yield doc.quiet(note if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
-    disturbed: dict[str, dict[str, None]] = {}  # rows of a scaling table that something else slowed down
-    lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
+    disturbed: dict[str, dict[str, None]] = {}  # what slowed rows of a scaling table
+    lost: list[Remark] = []  # unlike the table of kinds, a scaling table has no failures
     for label, run in [(member.label, member.run) for member in members if member.run]:
         for result in run.results if scalings else ():
             if result.estimate and result.estimate.verdict in DISTURBED:

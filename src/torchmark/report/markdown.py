@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from torchmark.report import document as doc
 from torchmark.report.text import clean
 
-WIDEST = 120  # columns that a terminal shows from here on are left out
+WIDEST = 120  # columns that only wider terminals show are left out
 
 
 def write(blocks: Iterable[doc.Block]) -> str:

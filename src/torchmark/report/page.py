@@ -23,14 +23,14 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
-# A page stays small enough to send around.
+# Keep a page small enough to send around.
 MOST_CARDS = 48  # in a section
 _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
 _MOST_ROWS = 1000  # in the table
 _REASON = 160
 _MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # no shell takes it for more, and it leads to no folder
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # nothing to a shell, and no folder
 _ROOFLINE = (
     "Lines are the highest rates measured on the device; a point on a line has reached that limit. Work on the "
     "left is limited by memory bandwidth, work on the right by arithmetic. Points far below the lines are limited "
@@ -256,7 +256,7 @@ def _machine_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "torch", " ".join(filter(None, (machine.torch, machine.torch_build)))
     plugged = {True: "on battery", False: "plugged in", None: ""}[machine.on_battery]
     yield "Power", ", ".join(filter(None, (machine.power_mode, plugged)))
-    meters = ("energy", "clock", "temperature", "throttling")  # sources on which all cases agree
+    meters = ("energy", "clock", "temperature", "throttling")  # on which all cases agree
     sources = {name: {each.provenance[name] for each in run.results if name in each.provenance} for name in meters}
     yield "Meters", "; ".join(f"{name} {found.pop()}" for name, found in sources.items() if len(found) == 1)
     yield "Measured", names.moment(header.created)

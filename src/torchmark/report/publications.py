@@ -134,7 +134,7 @@ def _table(sheet: Sheet) -> doc.Table:
             yield units.relative(row.own[0].precision) if row.own[0].value else ""
         if factors:
             yield units.factor(_factor(row)) if _factor(row) else ""
-        if sheet.has_speedup:  # how many times as fast the second place is as the first
+        if sheet.has_speedup:  # of the second place against the first
             first, second = ([own.value or 0.0 for own in row.own] + [0.0, 0.0])[:2]
             yield units.factor(first / second) if first and second else ""
 

@@ -21,7 +21,7 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
 
-_WIDE = 120  # columns from which the table has room for the share of the peak
+_WIDE = 120  # width from which the table has the share of the peak
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:
@@ -159,7 +159,7 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
     yield from (("", line) for line in (result.detail or "").splitlines())
     if (found := result.estimate) and not published:
         yield from _estimate_rows(found)
-    elif found:  # one figure for all steps together, without an interval
+    elif found:  # one figure for all steps, without an interval
         yield "per step", f"{figures.step_time(found)} (mean)"
         yield "verdict", found.verdict
         yield from (("", evidence) for evidence in found.evidence)
@@ -247,7 +247,7 @@ _NOT_KEPT = {
     "doubted": "twice the work did not take twice the time",
     "disturbed": "the machine was busy",
 }
-Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
+Limit = tuple[str, str, str, str]  # of what, which, the figure, a remark
 
 
 def _limits_blocks(run: Run) -> Iterator[doc.Block]:
@@ -298,7 +298,7 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
         yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
     for result in by_workload.get("all-reduce", ()):
         yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
-    # What twice the work took, relative to once.
+    # Twice the work, relative to once.
     works = grouped(
         (each for each in products if each.processes),
         lambda each: (efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))),

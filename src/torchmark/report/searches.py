@@ -22,9 +22,9 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-_UNDECIDED = 1.25  # times as fast: where this much is possible, do not advise to keep the default
+_UNDECIDED = 1.25  # times as fast: if that is possible, do not advise to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
-_VARYING = 1.02  # times the smallest peak memory of a size: a larger spread is reported
+_VARYING = 1.02  # times the smallest peak memory of a size: more is reported
 _BOUNDS = {
     "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
     "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
@@ -81,7 +81,7 @@ def tuning_document(run: Run) -> doc.Document:
             doc.Column("as fast", "figure", of="relative", written=units.factor),
             doc.Column("note", of="note"),
         ]
-        # By what the rounds say: those disturb all contestants alike.
+        # By the rounds, which disturb all contestants alike.
         measured = [record(result) for result in run.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
@@ -165,7 +165,7 @@ def snippet(default: Case, winner: Case) -> str:
     lines += ["import torch", "", *_model_code(changes, winner)]
     before, after = setting(default, "gradients"), setting(winner, "gradients")
     if winner.mode != "train" and before != after:
-        # What is usual differs between workloads, but there are only two ways.
+        # The usual one differs between workloads, but there are only two.
         how = "inference_mode" if after == "inference-mode" or before == "no-grad" else "no_grad"
         lines += ["", "", f"# Around every call of the model: with torch.{how}():"]
     return "\n".join(lines).rstrip() + "\n"
@@ -240,7 +240,7 @@ def fitting_document(run: Run) -> doc.Document:
             doc.Column("note", of=note),
         ]
         yield doc.table(columns, probes)
-        # Of each status only the smallest size: larger ones say the same.
+        # The smallest size of each status: larger ones say the same.
         smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
         lost = [probe.result for probe in smallest.values()]
         sizes = {status: f"{fitted.parameter} {probe.size}" for status, probe in smallest.items()}
@@ -294,7 +294,7 @@ def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None
         if not by_memory:
             return "Nothing is known: it ended before any size had fitted."
         return f"Not even {name} {smallest} fits into {limit}."
-    # Where memory ended the search, crashes above the largest were for lack of it, too.
+    # If memory ended the search, crashes above the largest were for lack of it, too.
     above = [each for each in probes if not each.fits and each.size > largest]
     lost = [each.size for each in above if by_memory or each.result.status in NO_ROOM]
     beyond = f"; {min(lost)} does not" if lost else ""

@@ -13,7 +13,7 @@ from torchmark.report.text import Drawn, clean, shorten
 
 NARROWEST = 40
 GAP = 2  # between two columns
-_FIRST = 26  # least width of the first column of a table that is split
+_FIRST = 26  # least width of the first column of a split table
 _CODES = {"strong": "1", "quiet": "2", "good": "32", "mixed": "33", "bad": "31"}
 
 Line = list[tuple[str, str]]  # texts, each with its look
@@ -143,7 +143,7 @@ def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
     grid = [each for each in grid if each[0].repeats != "heading"]
     columns, indent = [column for column, _ in grid], 2 if heading else 0
-    # The least widths; the spare room goes to cells that would be broken, from the left, then to headings.
+    # The spare room goes to cells that would be broken, from the left, then to headings.
     widths = [_least(*each) for each in grid]
     spare = width - indent - sum(widths) - GAP * (len(widths) - 1)
     for titles in (False, True):

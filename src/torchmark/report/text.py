@@ -12,7 +12,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 # Control, format (bidi marks and zero-width characters among them), surrogates, unassigned, line and paragraph ends.
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Cn", "Zl", "Zp"))
 _BREAKS = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
-_UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are not UTF-8, as in file names
+_UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # of bytes that are not UTF-8, as in file names
 
 
 class Drawn(str):
@@ -64,7 +64,7 @@ def clean_values(value: Any, cleaner: Callable[[str], str] = clean) -> Any:
         return {cleaner(str(key)): clean_values(inner, cleaner) for key, inner in value.items()}
     if isinstance(value, list | tuple) and not (value and isinstance(value[0], float)):
         return [clean_values(inner, cleaner) for inner in value]
-    return value  # a number, or samples: many, and no strings among them
+    return value  # a number, or many samples without strings
 
 
 def shorten(text: str, length: int = 400) -> str:

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 NOTHING = "-"
 
-_DURATIONS = (  # the length of a unit in seconds, its name, and how many are written with the next one
+_DURATIONS = (  # length in seconds, name, and how many are written with the next one
     (1e-9, "ns", 999.5), (1e-6, "µs", 999.5), (1e-3, "ms", 999.5),
     (1.0, "s", 120.0), (60.0, "min", 120.0), (3600.0, "h", math.inf),
 )  # fmt: skip

@@ -19,9 +19,9 @@ TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(
 TITLE = 80  # letters of a title
 WIDTH = 320  # of a panel: the width of a phone
 
-_ROW, _ABOVE, _BELOW = 42, -9, 8  # the height of a row; from its middle up to the texts and down to the drawing
+_ROW, _ABOVE, _BELOW = 42, -9, 8  # the height of a row; from its middle to the texts and to the drawing
 _COLORS, _PATTERNS = 8, 2  # later series repeat the colours in stripes, then in dots
-_LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
+_LETTER = 8.2  # the width of a letter in wide fonts
 _NARROWEST = 60
 _MOST_TICKS = 6
 _ELEMENTS = {"svg", "g", "path", "line", "rect", "circle", "text"}
@@ -106,7 +106,7 @@ def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
     return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
 
 
-class Panel(Struct, frozen=True):  # a card of a page: a chart, drawn if there is room for it, or a figure
+class Panel(Struct, frozen=True):  # a card: a chart, drawn if there is room, or a figure
     title: str
     chart: Spec | None
     about: str  # what the chart shows, for screen readers

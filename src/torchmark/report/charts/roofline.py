@@ -13,9 +13,9 @@ from torchmark.report.names import full_name
 BOUNDS: tuple[str, ...] = get_args(Bound)
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 250
 _LABEL = 30  # letters
-# In pixels: the width of a point, the distance of places along a line, a label's distance to its owner and to others.
+# In pixels: a point's width, the distance of places along a line, a label's distance to its owner and others.
 _DOT, _STEP, _GAP, _APART = 10.0, 3.0, 3.0, 6.0
-_LINE, _LETTER = 13.0, 6.4  # the height of a line of text, and the width of a letter in most fonts
+_LINE, _LETTER = 13.0, 6.4  # of a line of text, and of a letter in most fonts
 
 Place = tuple[float, float]
 
@@ -24,7 +24,7 @@ def find_rooflines(series: Sequence[Series]) -> list[Panel]:
     panels = []
     for each in series:
         points = [point for result in each.results if (point := _point(result))]
-        if points:  # a point whose workload has no other goes by that alone
+        if points:  # named by its workload alone if that has no other
             often = Counter(point["workload"] for point in points)
             for point in points:
                 point["name"] = point["workload"] if often[point["workload"]] == 1 else point["name"]
@@ -58,7 +58,7 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
     slow, fast, most = min(paths), max(paths), max(flops.values())
     left, right = min(intensities) / 2, max(*intensities, 4 * most / slow) * 2
     bottom, top = min(rates) / 3, max(most, *rates) * 3
-    # The ends of each line; slopes end at the highest flat roof.
+    # The ends of lines; slopes end at the highest flat roof.
     roofs = {f"{name} {units.arithmetic(rate)}": ((rate / fast, rate), (right, rate)) for name, rate in flops.items()}
     for name, bandwidth in ({"memory": slow} | ({"cache": fast} if fast > 1.2 * slow else {})).items():
         start = max(left, bottom / bandwidth)
@@ -123,7 +123,7 @@ def _labels(
             yield from place(point["about"], name, charts.QUIET, dots, _around(name, dot))
 
 
-class Box(NamedTuple):  # a rectangle in pixels from the upper left corner of the plot
+class Box(NamedTuple):  # in pixels from the upper left corner of the plot
     x: float  # its center
     y: float
     width: float

@@ -23,14 +23,14 @@ from torchmark.report.text import shorten
 
 _FEWEST_VALUES = 3  # of a curve
 _STEPS = Work(items=1, unit="step")
-_NARROWEST = 1.25  # times: the least reach of a scale of ratios to either side
+_NARROWEST = 1.25  # times: the least reach of a scale to either side
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
 COLUMNS = 240  # more cannot be distinguished on the screen
 _FEWEST_SAMPLES = 5  # below this there is no trend to see
 _LEAST_SPAN = 0.1  # of the step time: less would exaggerate noise
-_TALLEST = 3.0  # times the median: longer samples are cut by the edge, unless a tenth of all are
-_FURTHEST = 1e6  # times the step time: samples that lie so far apart were made up
+_TALLEST = 3.0  # times the median: longer samples are cut, unless they are a tenth
+_FURTHEST = 1e6  # times the step time: samples so far apart were made up
 
 Done = tuple[Series, Result]
 Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
@@ -41,7 +41,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
 
     def work_of(done: Done) -> tuple[object, ...]:
         case, version = done[1].case, done[1].version
-        # Published work may have the shape of ours and still be different.
+        # Published work of the same shape may still be different.
         alone = any(caution.kind == "not-comparable" for caution in done[1].cautions)
         return replace(case, device="cpu", protocol="steady").text, version, alone
 
@@ -54,7 +54,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
         panels.append(_speeds_panel(full_name(members[0][1].case), bars))
     single = (members[0] for members in works.values() if len(members) == 1)
     alike = grouped(single, lambda done: (done[0].name, done[1].case.workload, done[1].version))
-    for members in alike.values():  # what the variants have in common is said once, above them
+    for members in alike.values():  # the title says what variants have in common
         parts = [variant_parts(result.case) for _, result in members]
         common = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
         rows = []
@@ -133,7 +133,7 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
     shown = [bar for _, bars, _ in found for bar in bars]
     if not shown:
         return []
-    # As far as the values reach; an interval that reaches much further is cut by the edge.
+    # As far as the values; much longer intervals are cut by the edge.
     low, high = min(bar["value"] for bar in shown), max(bar["value"] for bar in shown)
     low_end, high_end = max(min(bar["low"] for bar in shown), low / 2), min(max(bar["high"] for bar in shown), high * 2)
     domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
@@ -149,7 +149,7 @@ def _factor(row: Pair | Family) -> str:
 
 
 def _speeds(row: Pair | Family) -> tuple[float, float, float]:
-    value = 1 / row.ratio  # the comparison is about times; a person asks about speed
+    value = 1 / row.ratio  # of speed: the comparison is about times
     return value, 1 / row.high if row.high else value, 1 / row.low if row.low else value
 
 
@@ -171,7 +171,7 @@ def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
     """A panel per parameter with three values or more; a line is a series with all others fixed."""
-    # Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid.
+    # Parameters that always are the items of a step: published cases leave out a usual batch.
     found = [(each, result) for each in series for result in each.results]
     seen: dict[tuple[str, str], set[tuple[Value, float]]] = {}
     for _, result in found:
@@ -231,12 +231,12 @@ def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
 
 def _curves_chart(parameter: str, rows: Rows, lost: Rows) -> Spec:
     """Joined points with intervals; a value without a figure has its status at the bottom."""
-    # Ticks at the values that were varied; a logarithmic axis where they grow like powers.
+    # Ticks at the values; a logarithmic axis where they grow like powers.
     values = sorted({each["x"] for each in (*rows, *lost)})
     style = "~s" if values[-1] >= 1e5 else "~f"
     x_axis = {"values": values, "title": parameter, "format": style, "grid": False, "labelOverlap": True}
     growth = {"type": "log", "base": 2} if values[-1] / values[0] >= 4 else {"zero": False}
-    # From zero; logarithmic where the lowest curve would otherwise look flat next to the highest.
+    # From zero; logarithmic where the lowest curve would look flat.
     shades = {row["curve"]: row["color"] for row in rows}
     highest = [max(row["rate"] for row in rows if row["curve"] == curve) for curve in shades]
     axis: Spec = {"title": None, "format": "~s", **_NO_LINES}
@@ -302,7 +302,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
     two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
-    # Show all step times that count but the longest few, which would flatten the rest; always both sustained ends.
+    # All step times that count but the longest few, which would flatten the rest; both sustained ends.
     kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
     least, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
     low, high = min((least, *two_ends)), max(min(nearly_all, _TALLEST * middle), most, *two_ends)
@@ -311,7 +311,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
     window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
     if not high - low < _FURTHEST * estimate.center_s:
         return None
-    ends: Rows = []  # the step times of the first and the last seconds
+    ends: Rows = []  # of the first and last seconds
     if sustained and sum(samples := processes[0].samples_s) > 0:
         early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
         first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
