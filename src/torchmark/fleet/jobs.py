@@ -116,7 +116,6 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
 
 
 def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: JobOutcome | None = None) -> None:
-    """End the jobs of tasks, and record `outcome` if given."""
     jobs = [(task, job) for task in tasks if (job := folder.job(task))]
     engine.cancel([job for _, job in jobs])
     if outcome:
@@ -153,12 +152,10 @@ class Observer:
         with suppress(OSError):
             renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
         reported = self._engine.outcomes(open_jobs) if open_jobs else {}
-        return tuple(
-            self._status(task, kept.get(task.name), reported.get(task.name), task.name in renamed) for task in tasks
-        )
+        return tuple(self._status(task, kept.get(task.name), reported.get(task.name), renamed) for task in tasks)
 
-    def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
-        outcome = kept or self._folder.outcome(task) or reported
+    def _status(self, task: Task, kept: JobOutcome | None, seen: JobOutcome | None, renamed: set[str]) -> TaskStatus:
+        outcome = kept or self._folder.outcome(task) or seen
         if outcome is None and (code := self._folder.end_code(task)) is not None:  # recorded by its node
             outcome = JobOutcome.of_exit(code)
         elif outcome is None:
@@ -172,7 +169,7 @@ class Observer:
             with suppress(StoreError):  # those who may look may lack the right to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
-        earlier = f"earlier results are in {file.name}.aside-*" if renamed else ""
+        earlier = f"earlier results are in {file.name}.aside-*" if task.name in renamed else ""
         reason = ", ".join(filter(None, (earlier, outcome.reason)))
         return TaskStatus(outcome.state, reason, outcome.detail, task=task, run=self._run(file))
 

@@ -39,8 +39,7 @@ class Local:
     def nodes(self, count: int | None, **filters: str | None) -> tuple[Node, ...]:
         for name in (name for name, value in filters.items() if value is not None):
             raise UsageError(f"--{name} is for a cluster", "Leave it out with --engine local")
-        cores = os.cpu_count() or 1
-        return tuple(Node(f"local{number}", "this machine", cores) for number in range(count or 1))
+        return tuple(Node(f"local{number}", "this machine", os.cpu_count() or 1) for number in range(count or 1))
 
     def submit(self, task: Task, terms: Terms, script: Path) -> str:
         if terms.scheduling:
@@ -81,10 +80,8 @@ class Local:
 
 def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     try:
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+        with log.open("ab") as out:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
     except OSError as error:
         raise FleetError(f"no job could be started: {error.strerror}", "Check its plan, memory and disk") from error
 

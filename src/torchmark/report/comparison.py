@@ -55,7 +55,6 @@ class Pairs:
         return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
 
     def remarks(self, pair: Pair) -> list[str]:
-        """What this pair alone has."""
         axis = self.shown_axis
         values = [f"{axis} {written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}"] if axis else []
         return values + [text for text in self._remarks(pair) if text not in self.shared]
@@ -159,8 +158,7 @@ def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
         doc.Column("assumed ±" if assumed else "95% interval", "figure", drop=1, of=interval),
         doc.Column("verdict", "name", of=lambda pair: doc.judged(pair.verdict)),
     ]
-    notes = [" · ".join(pairs.remarks(pair)) for pair in found]
-    yield doc.table(columns, found, notes=notes, note_title="differs in")
+    yield doc.table(columns, found, notes=[" · ".join(pairs.remarks(pair)) for pair in found], note_title="differs in")
     what = f"how many times as fast {pairs.b} is as {pairs.a}"
     if pairs.shown_axis:
         what = f"that of the second {pairs.axis} against that of the first"
@@ -199,8 +197,7 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
         first = [doc.Cell(names.of(result)), doc.Cell(figures.step_time(result.estimate))]
         cells.append([*first, *speeds(by_case, result.case.text)])
     means = [{mean.name: mean for _, mean in pairs.means} for pairs in every]
-    families = dict.fromkeys(name for each in means for name in each)
-    ordered = sorted(families, key=lambda name: name == "all workloads")
+    ordered = sorted(dict.fromkeys(name for each in means for name in each), key=lambda name: name == "all workloads")
     cells += [[doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds(means, name)] for name in ordered]
     if len(cells) < len(cells[0]):  # more runs than cases: runs go down, with their names
         cells = [list(column) for column in zip(*cells, strict=True)]
@@ -302,10 +299,7 @@ _STOPPED = {
     "failed": "It stopped when a process failed.",
     "interrupted": "It was interrupted.",
 }
-_FIXES = {
-    "budget": "Give it more time with --budget.",
-    "pairs": "The machine is too restless: stop what else is running.",
-}
+_FIXES = {"budget": "Give it more time with --budget.", "pairs": "The machine is too busy: close other programs."}
 _DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")  # alike for sides that take turns
 _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
 

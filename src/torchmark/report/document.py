@@ -215,7 +215,6 @@ def answer(texts: Sequence[str], look: str) -> Lines:
 
 
 def remarks(title: str, found: Iterable[str | Remark], **more: Any) -> Section:
-    """Remarks or sentences below a heading."""
     return Section(title, [Remarks([Remark("", each) if isinstance(each, str) else each for each in found], **more)])
 
 

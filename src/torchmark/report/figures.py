@@ -126,8 +126,7 @@ def readings(result: Result) -> Iterator[tuple[str, str]]:
         if known or source.startswith("unavailable"):  # the sources of contention are reported with it
             yield name, f"{text} ({source})" if text else source
     yield from ((name, text) for name, text in texts.items() if text)
-    if seen.major_faults:
-        yield "from disk", f"{seen.major_faults} pages"
+    yield "from disk", f"{seen.major_faults} pages" if seen.major_faults else ""
 
 
 def sustained(result: Result) -> str:
@@ -172,9 +171,7 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
     return f"{which} {why}, so that its price is not in the cost."
 
 
-def results_table(
-    results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", caption: str = ""
-) -> doc.Table:
+def results_table(results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", title: str = "") -> doc.Table:
     """A row for each result; a failed one has its status instead of figures. Columns without figures are left out."""
     figured, kept = {id(each) for each in results if each.status == "ok" and each.estimate}, []
     for column in (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES):
@@ -182,7 +179,7 @@ def results_table(
         if column.title in ("per step", "rate") or any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells):
             kept.append((column, cells))
     rows = list(zip(*(cells for _, cells in kept), strict=True))
-    return doc.Table([column for column, _ in kept], rows, caption=caption)
+    return doc.Table([column for column, _ in kept], rows, caption=title)
 
 
 def grade_cell(result: Result) -> doc.Cell:
@@ -255,18 +252,16 @@ def cautions(run: Run, names: Names) -> list[Remark]:
         hidden = _ANSWERED if grade and grade.word == "good" else noise
         for caution in dict.fromkeys(caution for caution in result.cautions if caution.kind not in hidden):
             cases.setdefault(caution, []).append(names.of(result))
-    kinds = list(dict.fromkeys(caution.kind for caution in cases))
     figured = {names.of(result) for result in run.results if result.estimate}
     everywhere = figured if len(figured) > 1 else {""}
     return [
         replace(caution, cases=() if everywhere <= set(called) else tuple(called))
-        for caution, called in sorted(cases.items(), key=lambda each: kinds.index(each[0].kind))
+        for alike in grouped(cases.items(), lambda each: each[0].kind).values()
+        for caution, called in alike
     ]
 
 
-def run_records(
-    runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None
-) -> doc.Records:
+def records_of(runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None) -> doc.Records:
     """A CSV row and a JSON line per result; `json` replaces the object."""
     return doc.Records(
         _CSV | doc.fields(_COSTS if prices else ""),

@@ -177,7 +177,6 @@ class Member(Struct, frozen=True):  # one job of a fleet
 
 
 def gathered_document(members: Sequence[Member]) -> doc.Document:
-    """What single nodes measured, or teams of them."""
     members = tuple(map(clean_record, members))
     runs = [member.run for member in members if member.run]
     alone = [(each.kind, each.run) for each in members if each.run and each.nodes == 1]
@@ -195,7 +194,7 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
             "runs": [figures.run_object(run) for run in runs],
         }
 
-    return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), figures.run_records(runs, json=json))
+    return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), figures.records_of(runs, json=json))
 
 
 def status_document(members: Sequence[Member], shown: Sequence[Member] = ()) -> doc.Document:
@@ -225,10 +224,9 @@ def _summary(members: Sequence[Member]) -> doc.Title:
 def _fleet_blocks(
     members: Sequence[Member], rows: Sequence[KindRow], outliers: Sequence[Outlier], scalings: Sequence[Scaling]
 ) -> Iterator[doc.Block]:
-    several = len({row.kind for row in rows}) > 1
     columns = [
         doc.Column("case", "case", repeats="blank", of="case"),
-        doc.Column("kind", "name", shown=several, of="kind"),
+        doc.Column("kind", "name", shown=len({row.kind for row in rows}) > 1, of="kind"),
         doc.Column("nodes", "figure", of="machines", written=str),
         doc.Column("per step", "figure", of="step_s", written=units.duration),
         doc.Column("±", "figure", of="spread", written=units.relative),

@@ -199,8 +199,7 @@ def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
     pairs = [(run, name, names.Names(names.shared_place(run.results))) for run, name in zip(runs, owners, strict=True)]
     found = [(name, each) for run, name, called in pairs for each in figures.failures(run.results, called.of).remarks]
     found += [(name, each) for run, name, called in pairs for each in figures.cautions(run, called)]
-    groups = grouped(found, lambda pair: (pair[1].kind, pair[1].fix))
-    together = list(map(_together, groups.values()))
+    together = list(map(_together, grouped(found, lambda pair: (pair[1].kind, pair[1].fix)).values()))
     together += [(Remark("file", shorten(problem)), name) for run, name, _ in pairs for problem in run.problems]
     return doc.Remarks([remark for remark, _ in together], where=[where for _, where in together])
 

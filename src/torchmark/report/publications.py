@@ -52,7 +52,7 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
         of_some = [Remark(f"{mark} {each.kind}", each.cause, each.fix) for each, mark in letters.items()]
         yield doc.remarks("Care", [*of_all, *of_some])
 
-    return doc.Document(blocks, figures.run_records(runs))
+    return doc.Document(blocks, figures.records_of(runs))
 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:

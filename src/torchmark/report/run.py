@@ -4,7 +4,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, get_args
 
 from torchmark.analyze import efficiency
@@ -36,24 +36,21 @@ def run_document(run: Run, prices: Prices | None = None, headline: Headline | No
 
         return (tuning_document if run.tuning else fitting_document)(run).blocks()
 
-    return doc.Document(blocks, figures.run_records([run], prices, lambda: figures.run_object(run, prices, headline)))
+    return doc.Document(blocks, figures.records_of([run], prices, lambda: figures.run_object(run, prices, headline)))
 
 
-def runs_document(
-    runs: Sequence[Run], prices: Prices | None = None, headlines: Sequence[Headline | None] = ()
-) -> doc.Document:
-    """What the runs say together, then each."""
-    pairs = list(zip(runs, headlines or [None] * len(runs), strict=True))
+def runs_document(runs: Sequence[Run], prices: Prices | None, headlines: Sequence[Headline | None]) -> doc.Document:
 
     def blocks() -> Iterator[doc.Block]:
         yield doc.Remarks([Remark("", found.cause) for found in find_all(runs)])
-        for run, headline in pairs:
+        for run, headline in zip(runs, headlines, strict=True):
             yield from _blocks(run, prices, headline, findings=False)
 
     def objects() -> dict[str, Any]:
+        pairs = zip(runs, headlines, strict=True)
         return {"runs": [figures.run_object(run, prices, headline) for run, headline in pairs]}
 
-    return doc.Document(blocks, figures.run_records(runs, prices, objects))
+    return doc.Document(blocks, figures.records_of(runs, prices, objects))
 
 
 def conclusion(run: Run) -> list[str]:
@@ -84,8 +81,8 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     heading = "Of this machine's peak, by what bounds it"
     yield doc.Section(heading, [doc.Remarks(shares)], only="terminal", below=_WIDE)
     if findings and len(run.results) > 1:  # that some were disturbed is among the cautions
-        found = [finding.cause for finding in find_all([run]) if finding.kind != "disturbed"]
-        yield doc.remarks("Findings", found[:5])
+        found = (finding.cause for finding in find_all([run]) if finding.kind != "disturbed")
+        yield doc.remarks("Findings", islice(found, 5))
     yield from (scaling_section(each, shared_place(run.results)) for each in find_scaling(run.results))
 
     def section(heading: str, text_of: Callable[[Result], str], note: str = "") -> doc.Section:

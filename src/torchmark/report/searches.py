@@ -87,8 +87,7 @@ def tuning_document(run: Run) -> doc.Document:
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
         lost = figures.failures(run.results, lambda result: name_of(result.case, default))
         yield doc.Section("Without a figure", [lost])
-        code = doc.Code(snippet(default, winner), "python")
-        yield doc.Section("To paste into a script that has a `model`", [code])
+        yield doc.Section("To paste into a script that has a `model`", [doc.Code(snippet(default, winner), "python")])
         yield doc.quiet("Again:")
         yield doc.Code(f"torchmark run {winner.text}")  # never broken: it is to be pasted
 
@@ -270,8 +269,7 @@ def fitting_conclusion(run: Run) -> list[str]:
         found.append(f"Most efficient: {name} {best.size}, {rate}, {reached}, in {counted(best.tries, 'process')}.")
     if model:
         fixed = "-" * (model.fixed < 0) + units.size(abs(model.fixed))
-        error = units.percent(model.error)
-        found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {error}).")
+        found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {units.percent(model.error)}).")
     tries, peaks = (answer.tries, answer.peaks) if answer else (1, ())
     often = f"; {name} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
     count, spent = counted(len(probes), "size"), units.duration(fitted.duration_s)

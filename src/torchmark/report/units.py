@@ -24,8 +24,7 @@ def duration(seconds: float | None) -> str:
 
 def duration_unit(seconds: float) -> tuple[float, str]:
     """The unit to read a time in, and its length in seconds."""
-    known = ((scale, unit) for scale, unit, most in _DURATIONS if seconds / scale < most)
-    return next(known, _DURATIONS[-1][:2])
+    return next(((scale, unit) for scale, unit, most in _DURATIONS if seconds / scale < most), _DURATIONS[-1][:2])
 
 
 def rate(per_second: float | None, unit: str) -> str:

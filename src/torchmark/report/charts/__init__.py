@@ -30,9 +30,7 @@ _ATTRIBUTES = {
     "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-size", "aria-label",
 }  # fmt: skip
 _COORDINATES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
-_AXIS = dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE) | dict.fromkeys(
-    ("labelColor", "titleColor"), QUIET
-)
+_AXIS = {"domainColor": LINE, "gridColor": LINE, "tickColor": LINE, "labelColor": QUIET, "titleColor": QUIET}
 _FRAME = {
     "config": {
         "view": {"stroke": None},

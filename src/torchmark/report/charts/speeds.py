@@ -190,8 +190,7 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
                 fixed = {key: own for key, own in settings.items() if key != name}
                 panel = (f"{case.workload}/{case.mode}", name, result.version, work.unit if work else "step")
                 curve = (each.name, repr(sorted(fixed.items())))
-                line = groups.setdefault(panel, {}).setdefault(curve, (each, fixed, []))
-                line[2].append((result, float(value)))
+                groups.setdefault(panel, {}).setdefault(curve, (each, fixed, []))[2].append((result, float(value)))
     panels = []
     for (workload, name, _, unit), lines in groups.items():
         rows, lost = _points(lines.values())
