@@ -1,8 +1,7 @@
-"""The shared folder of a fleet: its plan, and the small files about every job.
+"""The shared folder of a fleet: run files at its top; below `jobs`, its plan and small files about every job.
 
-Run files are at its top, as in an ordinary folder of runs. Only files below `jobs` name nodes. Other users can leave a
-pipe, a loop of links or a gigabyte in place of a file: files are read with care, and trusted only if no other user can
-change them.
+Only files below `jobs` name nodes. Other users can leave a pipe, a loop of links or a gigabyte in place of a file, so
+files are read with care, and trusted only if no other user can change them.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Jobs in processes of this machine, one after the other: to try a fleet without a cluster.
 
-Every job has a supervisor, which outlives the command that submitted it: `python -m torchmark.fleet.local` waits for
-the job's turn, ends it in time, and records how it ended.
+A supervisor outlives the command that submitted its job: `python -m torchmark.fleet.local` waits for the job's turn,
+ends it in time, and records how it ended.
 """
 
 import os

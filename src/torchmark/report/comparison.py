@@ -29,8 +29,7 @@ _NOTHING = doc.Lines(["Nothing could be compared."])
 
 
 class Pairs:
-    """One comparison with the names of both sides and what all pairs have in common.
-    `letters` stand for known flaws, by cause, of all comparisons that are shown together."""
+    """A comparison with the names of both sides and what all pairs share; `letters` stand for known flaws, by cause."""
 
     def __init__(self, comparison: Comparison, letters: Mapping[str, str], b: str = "") -> None:
         self.comparison, self.letters = comparison, letters

@@ -28,8 +28,7 @@ _CAVEAT = "This detects damage, not forgery. That several files are independent 
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
-    """The headers of runs, newest first; `problems`, read last, are files that could not be read.
-    There may be a hundred thousand runs: a table keeps one row for each, and equal texts once."""
+    """Runs, newest first, and `problems`, which are read last. Of 100,000 runs, a table keeps equal texts once."""
 
     def row(header: RunHeader) -> tuple[str, ...]:
         machine = header.machine
@@ -75,8 +74,7 @@ class FileReport(Struct, frozen=True):
 
 
 def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
-    """The findings of all files, then the level of trust that each file reaches.
-    Findings are never broken in a terminal: other programs read them line by line."""
+    """The findings, unbroken for programs that read them by line, then the level of trust of each file."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
     fields = doc.fields("file=0.file line place=1.place level=1.kind finding=1.cause")
     fields["line"] = lambda each: each[1].line or None

@@ -26,8 +26,7 @@ _FIELDS = doc.fields("""
 
 
 def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) -> doc.Document:
-    """The machines of a publication in one table, by case, and what to be careful about.
-    A letter stands for a caution about some figures only."""
+    """All machines in one table, by case, then cautions; a letter stands for one about some figures only."""
 
     def blocks() -> Iterator[doc.Block]:
         results = [result for run in runs for result in run.results]

@@ -40,7 +40,6 @@ def run_document(run: Run, prices: Prices | None = None, headline: Headline | No
 
 
 def runs_document(runs: Sequence[Run], prices: Prices | None, headlines: Sequence[Headline | None]) -> doc.Document:
-
     def blocks() -> Iterator[doc.Block]:
         yield doc.Remarks([Remark("", found.cause) for found in find_all(runs)])
         for run, headline in zip(runs, headlines, strict=True):
@@ -128,7 +127,6 @@ def scaling_note(found: Scaling) -> str:
 
 
 def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.Document:
-
     def blocks() -> Iterator[doc.Block]:
         for run in runs:
             yield from [doc.Title(title(run))] if len(runs) > 1 else []

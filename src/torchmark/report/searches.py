@@ -151,8 +151,7 @@ def _fastest(tuned: Tuning) -> str:
 
 
 def snippet(default: Case, winner: Case) -> str:
-    """Code for a script that has a `model`; empty where nothing has to change.
-    A case may come from a stranger's file: text other than plain words makes no code."""
+    """Code for a script that has a `model`, if anything changes; of a stranger's file only plain words become code."""
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
     if not changes or not all(re.fullmatch(r"[\w.-]+", text, re.ASCII) for pair in changes.items() for text in pair):
         return ""
