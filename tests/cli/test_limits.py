@@ -167,4 +167,4 @@ def test_a_disturbed_ceiling_is_measured_again_while_there_is_time(capsys, measu
     assert measure_limits(once) == 0
     out = capsys.readouterr().out
     assert "Kept: later results are compared with these limits." in out
-    assert "Not known" not in out
+    assert "Unknown, because" not in out

@@ -41,7 +41,7 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
         head=head,
         content=content,
         menu=[section for section in sections if section.title],
-        footer=f"Made by torchmark {version}. This page is self-contained: it loads nothing and sends nothing.",
+        footer=f"Made by torchmark {version}. This self-contained page loads nothing and sends nothing.",
         style=style,
         script=script,
         policy=_POLICY.format(*digests),

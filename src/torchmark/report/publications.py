@@ -104,8 +104,8 @@ def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[
         legend.append(MORE_TIME)
     known = {each.case: each.disturbed for each in own if each.value is not None}
     if disturbed := [how for how in known.values() if how]:
-        busy = f"While {len(disturbed)} of {len(known)} figures were timed, this machine was busy with other things"
-        legend.append(f"{busy}: {max(disturbed)}. They are too slow.")
+        busy = f"This machine was busy while {len(disturbed)} of {len(known)} figures were timed"
+        legend.append(f"{busy}: {max(disturbed)}. The true speeds are higher.")
     yield doc.quiet(*legend)
 
 

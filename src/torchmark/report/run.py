@@ -118,11 +118,11 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
 
 
 def scaling_note(found: Scaling) -> str:
-    basis = "Without a row for one worker there is no efficiency: measure it with --workers 1, too."
+    basis = "No efficiency without a row for one worker: add --workers 1."
     if any(row.workers == 1 for row in found.rows):
-        basis = "Efficiency: the rate for each worker against that of one alone."
+        basis = "Efficiency: the rate per worker against that of one alone."
     if found.threads is None:
-        return f"Threads per rank differ between the rows or are unknown: the efficiency is not a fair one. {basis}"
+        return f"Threads per rank differ or are unknown: the efficiency is not fair. {basis}"
     return f"Every rank has {counted(found.threads, 'thread')}, in all rows. {basis}"
 
 
@@ -270,7 +270,7 @@ def limits_conclusion(run: Run) -> list[str]:
     said = [kept if found.kept else f"Not kept: {_NOT_KEPT[found.why]}."]
     if found.missing:
         missing = ", ".join(found.missing)
-        said.append(f"Not known, because other programs were busy, or the times varied too much: {missing}.")
+        said.append(f"Unknown, because other programs were busy or times varied too much: {missing}.")
         said.append("To find them, close other programs and run: torchmark limits")
     return said
 

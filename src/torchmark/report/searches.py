@@ -18,7 +18,7 @@ from torchmark.report import figures, units
 from torchmark.report.names import longer, machine_line
 
 _STOPPED = {
-    "budget": "The budget was spent before everything was tried: give it more with --budget.",
+    "budget": "The budget was spent before everything was tried: raise --budget.",
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
@@ -26,8 +26,8 @@ _UNDECIDED = 1.25  # times as fast: if that is possible, do not advise to keep t
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _VARYING = 1.02  # times the smallest peak memory of a size: more is reported
 _BOUNDS = {
-    "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
-    "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
+    "parameter": "The limit is the parameter's own, or --most, not memory.",
+    "time": "The budget was spent before the answer was known to a step: raise --budget.",
     "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
     "interrupted": "It was interrupted.",
     **dict.fromkeys(("crashed", "wrong-result", "unsupported"), "Memory did not end it: see the reason below."),
@@ -274,7 +274,7 @@ def fitting_conclusion(run: Run) -> list[str]:
     count, spent = counted(len(probes), "size"), units.duration(fitted.duration_s)
     found.append(f"{count} in {spent}, each in a process of its own{often}.")
     if fitted.bound == "memory" and answer and tries < search.TRIES:
-        found.append(f"It should have been tried {search.TRIES} times: give it more time with --budget or --timeout.")
+        found.append(f"It should have been tried {search.TRIES} times: raise --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
         found.append(f"The same size took {spread}: memory layout varies by chance. Leave some room.")
