@@ -47,6 +47,7 @@ class _Page:  # what all sections need
         self.runs = list(map(clean_record, runs))
         self.names = names.run_names(self.runs)
         self.series = find_series(self.runs)
+        self.done = [(each, result) for each in self.series for result in each.results]
         self.several = len(self.series) > 1
         self.named = list(zip(self.runs, self.names, strict=True))
         self._on_chart = on_chart
@@ -99,8 +100,11 @@ def page_document(
         yield from _charts(page, baseline)
         yield _results(page)
         yield from [_costs(page, prices)] if prices else []
-        done = [(each, result) for each in page.series for result in each.results]
-        sampled = [each for each in done if any(of and of.samples_s for of in (each[1].estimate, *each[1].processes))]
+        sampled = [
+            (each, result)
+            for each, result in page.done
+            if any(known and known.samples_s for known in (result.estimate, *result.processes))
+        ]
         panels = (speeds.find_steps(each, result, page.several) for each, result in sampled)
         yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
         notes = caveats(page.runs, page.names if several else [""])
@@ -155,8 +159,8 @@ def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
 
 
 def _results(page: _Page) -> doc.Section:
-    owners = {id(result): each.name if page.several else "" for each in page.series for result in each.results}
-    results = [result for each in page.series for result in each.results]
+    owners = {id(result): each.name if page.several else "" for each, result in page.done}
+    results = [result for _, result in page.done]
     if not results:
         return doc.Section("Results", [doc.Lines(["No case was finished."])], anchor="results")
 
@@ -186,8 +190,7 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
         doc.Column("per epoch", "figure", of="2.epoch", written=price),
         doc.Column("whole job", "figure", of="2.job", written=price),
     ]
-    known = [(each, result, cost_of(result, prices)) for each in page.series for result in each.results]
-    rows = [row for row in known if row[2]]
+    rows = [(each, result, cost) for each, result in page.done if (cost := cost_of(result, prices))]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
     lead = f"{figures.cost_heading(prices)}. {' '.join(filter(None, notes))}"
     table = doc.table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")

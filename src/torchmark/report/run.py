@@ -46,8 +46,7 @@ def runs_document(runs: Sequence[Run], prices: Prices | None, headlines: Sequenc
             yield from _blocks(run, prices, headline, findings=False)
 
     def objects() -> dict[str, Any]:
-        pairs = zip(runs, headlines, strict=True)
-        return {"runs": [figures.run_object(run, prices, headline) for run, headline in pairs]}
+        return {"runs": [figures.run_object(run, prices, each) for run, each in zip(runs, headlines, strict=True)]}
 
     return doc.Document(blocks, figures.records_of(runs, prices, objects))
 
@@ -269,8 +268,7 @@ def limits_conclusion(run: Run) -> list[str]:
     kept = "Kept: later results are compared with these limits."
     said = [kept if found.kept else f"Not kept: {_NOT_KEPT[found.why]}."]
     if found.missing:
-        missing = ", ".join(found.missing)
-        said.append(f"Unknown, because other programs were busy or times varied too much: {missing}.")
+        said.append(f"Unknown, because other programs were busy or times varied too much: {', '.join(found.missing)}.")
         said.append("To find them, close other programs and run: torchmark limits")
     return said
 

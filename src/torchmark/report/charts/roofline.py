@@ -92,9 +92,7 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
     return made | {"resolve": {"scale": {"color": "independent"}}}, list(roofs)
 
 
-def _labels(
-    points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[[float, float], Place]
-) -> Iterator[dict[str, Any]]:
+def _labels(points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[..., Place]) -> Iterator[Spec]:
     """Names of the roofs, then of points with room for one, those closest to their limit first."""
     lines: dict[str, list[Place]] = {}  # places along each roof, a few pixels apart
     for name, (start, end) in roofs.items():
