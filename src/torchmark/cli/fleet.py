@@ -52,7 +52,7 @@ class OpenFleet:
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in their present state, without those that were taken out of the cluster."""
         count = len({name for task in self.fleet.tasks for name in task.nodes})
-        return self.engine.nodes(partition=self.fleet.terms.partition, count=count)
+        return self.engine.nodes(count, partition=self.fleet.terms.partition)
 
 
 class FolderOptions(Options):

@@ -54,7 +54,7 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 
 
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
-    """The same run on every node as tasks A1, A2, B1. Only if `named`, labels contain names of nodes."""
+    """The same run on every node, as tasks A1, A2, B1; `named`: nodes are named in labels."""
     kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
         kind = kinds.setdefault(node.about, _letter(len(kinds)))
@@ -188,7 +188,7 @@ class Observer:
 def try_nodes(
     engine: Engine, folder: FleetFolder, terms: Terms, nodes: Sequence[Node], say: Callable[[str], None]
 ) -> None:
-    """Run a small task on a node of each kind: in a folder that is not shared every job would fail."""
+    """Run a small task on a node of each kind: every job would fail if the folder is not shared."""
     chosen = choose(nodes, each_kind=True)
     mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(chosen) + 1))
     tried: dict[str, tuple[Node, Path]] = {}

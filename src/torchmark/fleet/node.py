@@ -55,7 +55,7 @@ def _execute(path: Path, index: int) -> int:
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
-    """The arguments of `torchmark run`. Nodes that work together write a file each, with equal results."""
+    """The arguments of `torchmark run`. Nodes of a team write a file each, with equal results."""
     run_file = Path(order.run_file)
     if order.nodes == 1:
         if _can_resume(run_file):

@@ -1,4 +1,4 @@
-"""Jobs on Slurm: `sinfo` lists the nodes, `sbatch` takes the jobs, `squeue` and `scontrol` report their state."""
+"""Jobs on Slurm: `sinfo` lists nodes, `sbatch` takes jobs, `squeue` and `scontrol` report their state."""
 
 import math
 import os
@@ -38,10 +38,9 @@ class Slurm:
     team_options: tuple[str, ...] = ()  # more options of `torchmark run` for nodes that work together
 
     def nodes(
-        self, count: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
+        self, _: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
     ) -> tuple[Node, ...]:
-        """All nodes that match, also those that take no jobs; at least one. `count` is for `Local`."""
-        del count
+        """All nodes that match, also those that take no jobs; at least one."""
         listed = _ask("sinfo", "--noheader", "--Node", "--all", f"--format={_NODE_FIELDS}")
         found = [line.split("|", 10) for line in listed.splitlines() if line.count("|") >= 10]
         partitions = dict.fromkeys(fields[1] for fields in found)
@@ -115,7 +114,7 @@ def read_node(fields: Sequence[str]) -> Node:
 
 
 def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Nodes with these features: Slurm applies constraints at submission, after a fleet has chosen nodes."""
+    """Nodes with these features, which Slurm would only check at submission."""
     if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
         raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
     nodes, wanted = tuple(nodes), [set(re.split("[&,]", part)) for part in constraint.split("|")]

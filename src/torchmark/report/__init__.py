@@ -1,4 +1,4 @@
-"""Reports: builders turn a run, a study or a comparison into a document, and `render` writes it in any format."""
+"""Reports: builders make a document of a run, study or comparison; `render` writes it in any format."""
 
 import csv
 import io
@@ -16,8 +16,8 @@ from torchmark.report.document import Document, Field, value_of, without_empty
 from torchmark.report.text import clean, clean_values, is_plain, printable
 
 FORMATS = ("table", "md", "csv", "json", "jsonl")  # of every command that prints results
-# Where a spreadsheet would begin a formula: at the start of a cell, or after what it may take for the end of one, such
-# as ; where numbers have a decimal comma. Some also accept the wide forms of the signs.
+# Where a spreadsheet may begin a formula: at the start of a cell, or after what may end one, such as ; where numbers
+# have a decimal comma. Some also accept the wide forms of the signs.
 _FORMULA = re.compile(r"""(?:^|[;|\t\r\n])(?=[\s"\0]*[=+\-@＝＋－＠])|^(?=[\t\r\n\0])""")
 
 
@@ -29,7 +29,7 @@ def render(
     prices: Prices | None = None,
     headline: Headline | None = None,
 ) -> str:
-    """A document, or a run with its costs and headline, in one of FORMATS or as `html`; cleans texts of files."""
+    """A document, or a run with costs and headline, in one of FORMATS or as `html`; texts of files are cleaned."""
     from torchmark.report import html, markdown, terminal
 
     if isinstance(subject, Run):

@@ -1,4 +1,4 @@
-"""Comparisons: two runs row by row, several as a matrix against the first, settings inside one run, and live."""
+"""Comparisons: two runs by row, several as a matrix, settings inside one run, and live."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -29,7 +29,7 @@ _NOTHING = doc.Lines(["Nothing could be compared."])
 
 
 class Pairs:
-    """A comparison with the names of both sides and what all pairs share; `letters` stand for known flaws, by cause."""
+    """A comparison with the names of its sides and what all pairs share; `letters` by cause of a known flaw."""
 
     def __init__(self, comparison: Comparison, letters: Mapping[str, str], b: str = "") -> None:
         self.comparison, self.letters = comparison, letters

@@ -172,7 +172,7 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
 
 
 def results_table(results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", title: str = "") -> doc.Table:
-    """A row for each result; a failed one has its status instead of figures. Columns without figures are left out."""
+    """A row for each result, without columns that have no figure; a failed one has its status."""
     figured, kept = {id(each) for each in results if each.status == "ok" and each.estimate}, []
     for column in (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES):
         cells = [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for each in results]

@@ -74,7 +74,7 @@ class FileReport(Struct, frozen=True):
 
 
 def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
-    """The findings, unbroken for programs that read them by line, then the level of trust of each file."""
+    """The findings, one per line for other programs, then the level of trust of each file."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
     fields = doc.fields("file=0.file line place=1.place level=1.kind finding=1.cause")
     fields["line"] = lambda each: each[1].line or None

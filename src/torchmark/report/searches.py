@@ -103,7 +103,7 @@ def _tuned_object(tuned: Tuning) -> dict[str, object]:
 
 
 def tuning_conclusion(run: Run) -> list[str]:
-    """The answer, its basis, what is missing and what else is worth knowing, a sentence each."""
+    """The answer, its basis, what is missing, and remarks, a sentence each."""
     tuned = recall_tuning(run)
     found = [_fastest(tuned)]
     if tuned.gain is not None:
@@ -249,7 +249,7 @@ def fitting_document(run: Run) -> doc.Document:
 
 
 def fitting_conclusion(run: Run) -> list[str]:
-    """The answer, what is missing and what else is worth knowing, a sentence each."""
+    """The answer, what is missing, and remarks, a sentence each."""
     assert run.fitting
     fitted, probes, model = run.fitting, recall_probes(run), recall_model(run.fitting)
     name, fitting = fitted.parameter, [probe for probe in probes if probe.size <= (fitted.largest or 0)]

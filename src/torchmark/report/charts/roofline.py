@@ -93,7 +93,7 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
 
 
 def _labels(points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[..., Place]) -> Iterator[Spec]:
-    """Names of the roofs, then of points with room for one, those closest to their limit first."""
+    """Names of roofs, then of points with room for one, those closest to their limit first."""
     lines: dict[str, list[Place]] = {}  # places along each roof, a few pixels apart
     for name, (start, end) in roofs.items():
         (left, low), (right, high) = pixel(*start), pixel(*end)

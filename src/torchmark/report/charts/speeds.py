@@ -301,7 +301,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
     two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
-    # All step times that count but the longest few, which would flatten the rest; both sustained ends.
+    # Without the longest few, which would flatten the rest; always with both sustained ends.
     kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
     least, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
     low, high = min((least, *two_ends)), max(min(nearly_all, _TALLEST * middle), most, *two_ends)
