@@ -28,8 +28,8 @@ _OPEN = 3  # boards that a page shows unfolded
 RULES = (
     "Only the same work is ranked: one task, version, precision and procedure. A machine has one place per choice of "
     "settings, by its latest undisturbed result. A rank is shared (=) where intervals overlap. A result graded poor "
-    "has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
-    "`torchmark check`, except for raw samples: files that fail are left out and named at the end."
+    "has no rank: other programs were busy, or its ± is above 15% or unknown. Files were checked as by "
+    "`torchmark check`, except for raw samples: those that fail are listed at the end."
 )
 _CSV = doc.fields("""
     task version dtype procedure rank tied cpu cores memory_gib device model setting rate low high unit

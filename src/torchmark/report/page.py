@@ -32,13 +32,12 @@ _REASON = 160
 _MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # nothing to a shell, and no folder
 _ROOFLINE = (
-    "Lines are the highest rates measured on the device; a point on a line has reached that limit. Work on the "
-    "left is limited by memory bandwidth, work on the right by arithmetic. Points far below the lines are limited "
-    "by something else, such as launch overhead or data loading. Unlabelled points show their names on hover."
+    "Lines are the highest rates measured on the device: memory bandwidth limits work on the left, arithmetic on the "
+    "right. Points far below are limited by something else, such as launch overhead or data loading. Hover for names."
 )
 _STEPS = (
-    "Samples in the order they were taken, discarded warm-up shaded. A slope indicates drift or heating. In sustained "
-    "runs, two bars mark the first and the last seconds."
+    "Samples in their order; discarded warm-up is shaded. A slope indicates drift or heating. In sustained runs, two "
+    "bars mark the first and the last seconds."
 )
 
 

@@ -14,8 +14,8 @@ from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_line, moment, place
 
 _EXTRAPOLATED = (
-    "~ is extrapolated: what happens once and the first steps as they were, all others by the later steps. "
-    "± is the 95% interval that follows from these."
+    "~ is extrapolated: one-time work and first steps as measured, all others by the later steps. "
+    "± is the 95% interval of that."
 )
 MORE_TIME = "What would take too long: more time with --budget, fewer steps with --scale."
 _FIELDS = doc.fields("""
