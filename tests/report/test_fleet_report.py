@@ -79,7 +79,7 @@ def test_teams_of_nodes_give_a_scaling_table(
     (scaling,) = json.loads(render(gathered_document(members), "json"))["scaling"]
     assert [(row["nodes"], row["workers"]) for row in scaling["rows"]] == [(1, 1), (1, 2), (2, 2), (2, 4)]
     assert [row["efficiency"] for row in scaling["rows"]] == [1.0, 1.0, 0.5, 0.5]
-    for form in ("table", "md"):
+    for form in ("table", "md", "html"):
         text = render(gathered_document(members), form)
         assert "Every rank has 1 thread, in all rows" in text
         assert "nodes" in text

@@ -337,7 +337,7 @@ def live_answer(found: LiveComparison) -> list[str]:
         return [f"No answer: {f'{broken} failed' if broken else 'nothing was measured'}.", stopped]
     ends = ", by one pair of processes"
     if found.low is not None and found.high is not None:
-        ends = f" ({units.bound(1 / found.high)} to {units.bound(1 / found.low)})"
+        ends = f" ({units.between(1 / found.high, 1 / found.low)})"
     verdict = "the same within 3%" if found.verdict == "same" else found.verdict
     pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."

@@ -19,7 +19,7 @@ from torchmark.report.names import Names
 from torchmark.report.text import shorten
 from torchmark.report.units import NOTHING, duration, percent, relative
 
-_WIDE, _WIDEST = 120, 150  # widths of a terminal from which more figures are shown
+_WIDE, _WIDEST = 120, 150  # widths of a terminal that show more figures
 _REASON = 160
 # A good grade answers these; `show --details` has them nevertheless.
 _ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))

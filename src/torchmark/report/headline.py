@@ -74,7 +74,7 @@ def neighbour(other: Neighbour | None, marks: dict[str, str]) -> str:
 
 
 def render_card(run: Run, version: str, baseline: Run | None = None, headline: Headline | None = None) -> str:
-    """An SVG of 1200 by 630, as posts show it: areas of the headline's first device, else first results."""
+    """An SVG of 1200 by 630: areas of the headline's first device, else first results."""
     run, headline = clean_record(run), headline and clean_record(headline)
     baseline = baseline and clean_record(baseline)
     machine = run.header.machine

@@ -99,12 +99,8 @@ def page_document(
         yield from _charts(page, baseline)
         yield _results(page)
         yield from [_costs(page, prices)] if prices else []
-        sampled = [
-            (each, result)
-            for each, result in page.done
-            if any(known and known.samples_s for known in (result.estimate, *result.processes))
-        ]
-        panels = (speeds.find_steps(each, result, page.several) for each, result in sampled)
+        sampled = [done for done in page.done if speeds.has_samples(done[1])]
+        panels = (speeds.find_steps(*done, page.several) for done in sampled)
         yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
         notes = caveats(page.runs, page.names if several else [""])
         listed = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])

@@ -21,7 +21,7 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
 
-_WIDE = 120  # width from which the table has the share of the peak
+_WIDE = 120  # width of a table with the share of the peak
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:

@@ -143,7 +143,7 @@ def _fastest(tuned: Tuning) -> str:
         return f"Inconclusive: {led} that is not confirmed: {why}."
     if tuned.unconfirmed and tuned.high > search.WIDEST * tuned.low:
         return f"Inconclusive: {led} pairs of fresh processes differ too much to confirm it."
-    known = f"{units.factor(tuned.gain)} as fast as the default ({units.bound(tuned.low)} to {units.bound(tuned.high)})"
+    known = f"{units.factor(tuned.gain)} as fast as the default ({units.between(tuned.low, tuned.high)})"
     if tuned.unconfirmed:
         answer = "Inconclusive" if tuned.high > _UNDECIDED else "Stay with the default"
         return f"{answer}: {led} measured again it is {known}."

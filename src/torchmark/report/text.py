@@ -9,7 +9,7 @@ import msgspec
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
-# Control, format (bidi marks and zero-width characters among them), surrogates, unassigned, line and paragraph ends.
+# Control, format (such as bidi marks), surrogates, unassigned, line and paragraph ends.
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Cn", "Zl", "Zp"))
 _BREAKS = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
 _UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # of bytes that are not UTF-8, as in file names

@@ -82,9 +82,9 @@ def factor(ratio: float | None, rough: bool = False) -> str:
     return f"{ratio:.3f}×" if 0.9 <= ratio <= 1.1 and not rough else f"{digits(ratio, 2 if rough else 3)}×"
 
 
-def bound(ratio: float) -> str:
-    """One end of the interval of a factor: 1.26"""
-    return factor(ratio).removesuffix("×")
+def between(low: float, high: float) -> str:
+    """The interval of a factor: 1.26 to 1.43"""
+    return f"{factor(low)} to {factor(high)}".replace("×", "")
 
 
 def digits(value: float, significant: int = 3) -> str:

@@ -13,7 +13,7 @@ from torchmark.report.names import full_name
 BOUNDS: tuple[str, ...] = get_args(Bound)
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 250
 _LABEL = 30  # letters
-# In pixels: a point's width, the distance of places along a line, a label's distance to its owner and others.
+# In pixels: a point's width, places along a line, a label's distance to its owner and to others.
 _DOT, _STEP, _GAP, _APART = 10.0, 3.0, 3.0, 6.0
 _LINE, _LETTER = 13.0, 6.4  # of a line of text, and of a letter in most fonts
 

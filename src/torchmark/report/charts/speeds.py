@@ -32,14 +32,13 @@ _LEAST_SPAN = 0.1  # of the step time: less would exaggerate noise
 _TALLEST = 3.0  # times the median: longer samples are cut, unless they are a tenth
 _FURTHEST = 1e6  # times the step time: samples so far apart were made up
 
-Done = tuple[Series, Result]
 Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
 
 
 def find_speeds(series: Sequence[Series]) -> list[Panel]:
     """Work of several series, the fastest first; then what only one did, by workload."""
 
-    def work_of(done: Done) -> tuple[object, ...]:
+    def work_of(done: tuple[Series, Result]) -> tuple[object, ...]:
         case, version = done[1].case, done[1].version
         # Published work of the same shape may still be different.
         alone = any(caution.kind == "not-comparable" for caution in done[1].cautions)
@@ -289,6 +288,10 @@ def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
         layer("text", base | {"text": label("said")}, dy=16, color=charts.QUIET, fontSize=11),
     ]
     return chart(layers, _HEIGHT, _WIDTH, rows=rows)
+
+
+def has_samples(result: Result) -> bool:
+    return any(each.samples_s for each in (result.estimate, *result.processes) if each)
 
 
 def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
