@@ -68,7 +68,7 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
 def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], label: str | None) -> tuple[Task, ...]:
     """A run for each count of nodes of one kind; smaller teams are part of the larger ones."""
     usable = [node for node in nodes if node.obstacle is None]
-    kinds = Counter(node.about for node in usable).most_common(1)  # one kind: the slowest would make the others wait
+    kinds = Counter(node.about for node in usable).most_common(1)  # of one kind: slow nodes make others wait
     team = [node for node in usable if node.about == kinds[0][0]]
     if len(team) < max(arguments):
         cause = f"{max(arguments)} nodes of one kind are needed, and there are {len(team)} that take jobs"

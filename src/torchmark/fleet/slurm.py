@@ -18,7 +18,7 @@ _NODE_FIELDS = "%N|%R|%T|%c|%m|%G|%X|%Y|%Z|%f|%E"
 _UNUSABLE = re.compile(r"(drain|down|fail|maint|unk|inval|power_down|reboot)")
 _NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # anything else could be an option of Slurm's commands
 _PING = "See what `scontrol ping` says"
-_NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
+_NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not open the job's log
 _STATES: dict[str, tuple[State, str]] = {
     "COMPLETED": ("done", ""),
     "CANCELLED": ("cancelled", ""),

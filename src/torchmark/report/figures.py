@@ -247,7 +247,7 @@ def cautions(run: Run, names: Names) -> list[Remark]:
     cases: dict[Remark, list[str]] = {}
     for result in run.results:
         grade = grade_of(result)
-        # Noise inside a process matters little next to the spread between several, which ± covers.
+        # Noise inside a process is small next to the spread between several, which ± covers.
         noise = {"noisy"} if len(result.processes) > 1 else frozenset()
         hidden = _ANSWERED if grade and grade.word == "good" else noise
         for caution in dict.fromkeys(caution for caution in result.cautions if caution.kind not in hidden):

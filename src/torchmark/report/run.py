@@ -241,7 +241,7 @@ _NOT_KEPT = {
     "doubted": "twice the work did not take twice the time",
     "disturbed": "the machine was busy",
 }
-Limit = tuple[str, str, str, str]  # of what, which, the figure, a remark
+Limit = tuple[str, str, str, str]  # what, which, figure, remark
 
 
 def _limits_blocks(run: Run) -> Iterator[doc.Block]:

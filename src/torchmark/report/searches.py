@@ -22,7 +22,7 @@ _STOPPED = {
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-_UNDECIDED = 1.25  # times as fast: if that is possible, do not advise to keep the default
+_UNDECIDED = 1.25  # times as fast: if possible, do not advise to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _VARYING = 1.02  # times the smallest peak memory of a size: more is reported
 _BOUNDS = {
