@@ -337,7 +337,7 @@ def test_without_one_worker_or_with_unequal_threads_the_table_says_so(make_resul
     assert [row.efficiency for row in scaling.rows] == [None, None]
     text = " ".join(render(Run(make_header(), (two, four)), "table", 80).split())
     assert "Threads per rank differ" in text
-    assert "measure it with --workers 1" in text
+    assert "add --workers 1" in text
 
 
 def test_the_table_stands_below_the_results_in_a_terminal_and_in_markdown(make_result, make_header) -> None:

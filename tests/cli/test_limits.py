@@ -12,7 +12,6 @@ from command_line import run_torchmark
 from torchmark import cli
 from torchmark.cli.execution import hint_at_limits
 from torchmark.report import render
-from torchmark.report.run import limits_document
 from torchmark.store import find_run, keep_limits, load
 
 
@@ -81,7 +80,7 @@ def test_limits_that_were_not_found_are_held_against_no_one(own_place: Path) -> 
 
 
 def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_header) -> None:
-    from torchmark.records import Run, Work
+    from torchmark.records import Limiting, Run, Work
 
     def product(dtype: str, seconds: float) -> object:
         timed = make_estimate(seconds)
@@ -100,7 +99,7 @@ def test_what_failed_and_what_is_slow_is_said(make_result, make_estimate, make_h
         estimate=None,
     )
     results = (product("float32", 1e-4), dead, product("float16", 2e-2))
-    text = render(limits_document(Run(make_header(tuple(each.case.text for each in results)), results)), "table", 100)
+    text = render(Run(make_header(), results, limiting=Limiting(True)), "table", 100)
     assert "330 GFLOP/s" in text
     assert "no fast path: 200 times slower than float32" in text
     assert "SIGILL" in text
@@ -144,7 +143,7 @@ def test_a_disturbed_ceiling_is_not_kept_and_what_is_missing_is_said(capsys, mea
     assert measure_limits(lambda case: 0.3 if case.dtype == "bfloat16" else 0.0) == 0
     out = capsys.readouterr().out
     assert "Kept: later results are compared with these limits." in out
-    assert "busy, or the times varied too much: cpu bfloat16." in " ".join(out.split())
+    assert "busy or times varied too much: cpu bfloat16." in " ".join(out.split())
     assert "close other programs and run: torchmark limits" in out
     known = stored_ceilings(load(find_run("last")).header.machine).devices["cpu"]
     assert set(known.flops) == {"float32"}
@@ -168,4 +167,4 @@ def test_a_disturbed_ceiling_is_measured_again_while_there_is_time(capsys, measu
     assert measure_limits(once) == 0
     out = capsys.readouterr().out
     assert "Kept: later results are compared with these limits." in out
-    assert "Not known" not in out
+    assert "Unknown, because" not in out

@@ -22,9 +22,7 @@ def members(make_result: Callable[..., Result], make_header: Callable[..., RunHe
 
     slow = {7: 1.1}
     done = [
-        Member(
-            f"A{number}", "A", "2 cores", "done", "", 2, 2, run=run(f"A{number}", slow.get(number, 1 + number / 1e4))
-        )
+        Member(f"A{number}", "A", "2 cores", "done", run=run(f"A{number}", slow.get(number, 1 + number / 1e4)))
         for number in range(1, 13)
     ]
     lost = Member("B1", "B", "4 cores", "unavailable", "drained: bad \x1b[31mfan", names=("rack7-node3",))
@@ -75,13 +73,13 @@ def test_teams_of_nodes_give_a_scaling_table(
             for count in workers
         )
         run = Run(make_header(label=f"{nodes}-nodes", id=str(nodes)), results)
-        return Member(f"{nodes}-nodes", "A", "2 cores", "done", "", 1, 1, nodes, run=run)
+        return Member(f"{nodes}-nodes", "A", "2 cores", "done", nodes=nodes, run=run)
 
     members = [team(1, 1, 2), team(2, 2, 4)]
     (scaling,) = json.loads(render(gathered_document(members), "json"))["scaling"]
     assert [(row["nodes"], row["workers"]) for row in scaling["rows"]] == [(1, 1), (1, 2), (2, 2), (2, 4)]
     assert [row["efficiency"] for row in scaling["rows"]] == [1.0, 1.0, 0.5, 0.5]
-    for form in ("table", "md"):
+    for form in ("table", "md", "html"):
         text = render(gathered_document(members), form)
         assert "Every rank has 1 thread, in all rows" in text
         assert "nodes" in text

@@ -130,7 +130,7 @@ def test_costs_are_labelled_as_the_users_numbers_in_every_format(bright: Run) ->
     (row,) = csv.DictReader(io.StringIO(render(bright, "csv", prices=PRICES)))
     assert float(row["cost_per_million_items"]) == expected
     assert float(row["cost_per_job"]) == pytest.approx(2 * float(row["cost_per_epoch"]))
-    for text in (render(bright, "json", prices=PRICES), render(runs_document([bright], PRICES), "json")):
+    for text in (render(bright, "json", prices=PRICES), render(runs_document([bright], PRICES, [None]), "json")):
         whole = json.loads(text)
         run = whole["runs"][0] if "runs" in whole else whole
         assert run["prices"] == {"hour": 2.5, "kilowatt_hour": 0.3}

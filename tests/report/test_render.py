@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from torchmark.errors import UnknownName
 from torchmark.records import Case, Remark, Result, Run, Work
-from torchmark.report import FORMATS, render
-from torchmark.report.data import write_csv, write_json, write_lines
+from torchmark.report import FORMATS, render, write_csv, write_json, write_lines
 from torchmark.report.document import Cell, Code, Column, Document, Facts, Lines, Remarks, Section, Table, Title
 from torchmark.report.run import details_document, strip
 from torchmark.report.terminal import draw, fold_case

@@ -52,7 +52,7 @@ class OpenFleet:
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in their present state, without those that were taken out of the cluster."""
         count = len({name for task in self.fleet.tasks for name in task.nodes})
-        return self.engine.nodes(partition=self.fleet.terms.partition, count=count)
+        return self.engine.nodes(count, partition=self.fleet.terms.partition)
 
 
 class FolderOptions(Options):
@@ -124,7 +124,7 @@ def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool 
     members = []
     for each in statuses:
         task, reason = each.task, each.private_reason if private else each.reason
-        about = task.label, task.kind, task.about, each.state, reason, each.measured, each.planned, len(task.nodes)
+        about = task.label, task.kind, task.about, each.state, reason, len(task.nodes)
         members.append(documents.Member(*about, task.nodes if names else (), each.run))
     return members
 

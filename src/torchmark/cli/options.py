@@ -206,7 +206,7 @@ class GateOptions(Options):
     limit: float | None = option("Exit 1 if slower by more, failed or missing.", "--fail-if-slower", type=SHARE)
     allow: bool = flag("With --fail-if-slower: exit 0 instead of 5 if inconclusive.", "--allow-inconclusive")
 
-    def judge(self, gate: "Gate", complaints: Sequence[str]) -> int:
+    def judge(self, gate: "Gate", complaints: Sequence[str] = ()) -> int:
         """Print the judgement, and return its exit code."""
         from torchmark.report.comparison import gate_lines
 

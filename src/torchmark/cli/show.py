@@ -104,7 +104,7 @@ def compare(options: CompareOptions) -> int:
       torchmark compare last~1 last --fail-if-slower 5%   exit 1 where it is
     """
     from torchmark.analyze.comparison import compare_all, compare_within, gate_runs
-    from torchmark.report.comparison import comparison_document, complaints_of, letter
+    from torchmark.report.comparison import comparison_document, letter
 
     runs = [run for name in options.names for run in load_runs(name)]
     if options.by and len(options.names) == 1:
@@ -122,7 +122,7 @@ def compare(options: CompareOptions) -> int:
         say("torchmark: nothing could be compared: no case has a partner")
     elif options.limit is not None:
         gate = gate_runs(comparisons, options.limit, len(comparisons) == len(runs))
-        return options.judge(gate, complaints_of(gate)) or code
+        return options.judge(gate) or code
     return code
 
 

@@ -1,1 +1,1 @@
-"""Many machines: hands `torchmark run` to a cluster's own scheduler, and reports the state of every job."""
+"""Hands `torchmark run` to a cluster's scheduler, and reports the state of every job."""

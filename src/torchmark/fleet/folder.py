@@ -1,17 +1,14 @@
-"""The shared folder of a fleet: its plan, and the small files about every job.
+"""The shared folder of a fleet: run files at its top; below `jobs`, its plan and small files about every job.
 
-Run files are at its top, as in an ordinary folder of runs. Only files below `jobs` name nodes. Other users can leave a
-pipe, a loop of links or a gigabyte in place of a file: files are read with care, and trusted only if no other user can
-change them.
+Only files below `jobs` name nodes. Other users can leave a pipe, a loop of links or a gigabyte in place of a file, so
+files are read with care, and trusted only if no other user can change them.
 """
-
-from __future__ import annotations
 
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,16 +31,14 @@ State = Literal[
 UNDER_WAY = frozenset(("waiting", "running"))
 
 
-class JobOutcome(Struct, frozen=True):
-    """The state of a job, and the reason. `detail` may name nodes and paths: it is shown to this user alone."""
-
+class JobOutcome(Struct, frozen=True):  # `detail` may name nodes and paths: it is shown to this user alone
     state: State
     reason: str = ""
     detail: str = ""  # from schedulers and logs
 
     @classmethod
-    def of_exit(cls, code: int) -> JobOutcome:
-        """The outcome for an exit code; shells report a signal as 128 and more, Python as a negative number."""
+    def of_exit(cls, code: int) -> Self:
+        """Shells report a signal as 128 and more, Python as a negative number."""
         if code < 0 or code > 128:
             return cls("killed", f"ended by signal {-code if code < 0 else code - 128}")
         if code in (EXIT_FINE, EXIT_NOTHING_MEASURED):
@@ -57,12 +52,12 @@ class Node(Struct, frozen=True):
     cores: int
     features: tuple[str, ...] = ()
     idle: bool = True
-    obstacle: JobOutcome | None = None  # the outcome of any job there, if the node takes none
+    obstacle: JobOutcome | None = None  # the outcome of any job there, if it takes none
 
 
 class Submitted(Struct, frozen=True):
     task: str
-    number: str  # the engine's name for the job, from the shared folder: check it before acting on it
+    number: str  # the engine's name for the job, from the shared folder: not to be trusted
     script: Path
 
 
@@ -79,9 +74,7 @@ class Terms(Struct, frozen=True):
         return (*([f"--partition={self.partition}"] if self.partition else []), *self.options)
 
 
-class Task(Struct, frozen=True):
-    """One run of torchmark on one node, or on several that work on the same cases together."""
-
+class Task(Struct, frozen=True):  # a run on one node, or on several that work on the same cases together
     name: Name  # of its files; contains no names of nodes
     kind: str
     nodes: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=4096)]
@@ -98,8 +91,8 @@ class Fleet(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    arguments: tuple[Word, ...]  # for a node, as stored in the shared folder
-    resuming: tuple[Word, ...]  # the arguments to resume a run
+    arguments: tuple[Word, ...]  # for a node
+    resuming: tuple[Word, ...]  # to resume a run
     run_file: Word
     nodes: int = 1
 
@@ -114,7 +107,7 @@ class FleetFolder:
         return self.path / f"{task.name}.jsonl"
 
     def file(self, task: Task, ending: str) -> Path:
-        """One of the small files about a task: order, script (sh), log, job, outcome (fate), end, meeting."""
+        """A small file: order, script (sh), log, job, outcome (fate), end, meeting, begun."""
         return self.jobs / f"{task.name}.{ending}"
 
     def prepare(self) -> None:
@@ -146,7 +139,7 @@ class FleetFolder:
         return fleet
 
     def job(self, task: Task) -> Submitted | None:
-        """The latest job of a task, with the number in its file, which may be anything."""
+        """The latest job; the number in its file may be anything."""
         number = self.content(task, "job").decode(errors="replace").strip()
         return Submitted(task.name, number, self.file(task, "sh")) if number else None
 
@@ -159,7 +152,7 @@ class FleetFolder:
         return None
 
     def keep_outcome(self, task: Task, outcome: JobOutcome) -> None:
-        """Record how a job ended, because the engine will forget it."""
+        """Record the end of a job, which the engine will forget."""
         write(self.file(task, "fate"), msgspec.json.encode(outcome))
 
     def end_code(self, task: Task) -> int | None:
@@ -167,7 +160,7 @@ class FleetFolder:
         return int(content) if re.fullmatch(rb"-?[0-9]{1,3}\s*", content) else None
 
     def forget(self, task: Task) -> None:
-        """Remove what an earlier job of the task left behind, except for what it measured and printed."""
+        """Remove the files of an earlier job but its results and log."""
         log = self.file(task, "log")
         if os.path.lexists(log) and (log.is_symlink() or not log.is_file()):
             raise StoreError(f"cannot write {log}: it is not a file", "Remove it")
@@ -177,14 +170,14 @@ class FleetFolder:
                 path.unlink(missing_ok=True)
 
     def content(self, task: Task, ending: str, tail: bool = False) -> bytes:
-        """One of the small files, or the end of a larger one; empty if it is missing or cannot be read."""
+        """A small file, or the end of a larger one; empty if it cannot be read."""
         with suppress(StoreError):
             return read(self.file(task, ending), tail=tail) or b""
         return b""
 
 
 def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None:
-    """A regular file of limited size; None if there is none. `tail` reads the end of a longer one."""
+    """A regular file of limited size, or None. `tail`: the end of a longer one."""
     with os_errors("read", path, CHECK), suppress(FileNotFoundError), open_regular(path, "Remove it") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most and not tail:
@@ -195,7 +188,7 @@ def read(path: Path, most: int = FILE_BYTES, tail: bool = False) -> bytes | None
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
-    """A file of JSON as a record, or None; every fault of it is a StoreError."""
+    """A record from JSON, or None; every fault is a StoreError."""
     content = read(path, PLAN_BYTES)
     try:
         return None if content is None else msgspec.json.decode(content, type=kind)
@@ -204,6 +197,6 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that no other user can change, even if another process reads it."""
+    """Write a file whole, for this user alone to change."""
     with os_errors("write", path, "Free some space, or check permissions"):
         write_whole(path, [content], mode=0o644)

@@ -1,6 +1,4 @@
-"""The jobs of a fleet: choose nodes and try them out; submit, cancel and observe tasks."""
-
-from __future__ import annotations
+"""Choose nodes and try them out; submit, cancel and observe tasks."""
 
 import os
 import re
@@ -27,14 +25,12 @@ from torchmark.store import load
 from torchmark.store.files import temporary
 
 LOOK_S = 0.3
-ARRIVAL_S = 15.0  # until a file that a node has written is seen here
+ARRIVAL_S = 15.0  # until a node's file is seen here
 _SHARED = "Name a folder that all nodes share: --folder"
 Engine = Slurm | Local
 
 
-class TaskStatus(JobOutcome, frozen=True, kw_only=True):
-    """One task: its state with the reason, and what has been measured so far. Only this user may see `detail`."""
-
+class TaskStatus(JobOutcome, frozen=True, kw_only=True):  # only this user may see its `detail`
     task: Task
     run: Run | None = None
 
@@ -42,17 +38,9 @@ class TaskStatus(JobOutcome, frozen=True, kw_only=True):
     def private_reason(self) -> str:
         return ": ".join(filter(None, (self.reason, self.detail)))
 
-    @property
-    def planned(self) -> int | None:  # cases to measure; None until the node knows
-        return len(self.run.header.cases) if self.run else None
-
-    @property
-    def measured(self) -> int:  # cases that have a result, even a failure
-        return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
-
 
 def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = False) -> tuple[Node, ...]:
-    """All nodes, a number of them, or one of each kind; those that can start at once are preferred."""
+    """All nodes, a number, or one of each kind; idle ones are preferred."""
     if count is None and not each_kind:
         return tuple(nodes)
     ready = sorted(nodes, key=lambda node: (node.obstacle is not None, not node.idle))
@@ -66,7 +54,7 @@ def choose(nodes: Sequence[Node], count: int | None = None, each_kind: bool = Fa
 
 
 def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None, named: bool) -> tuple[Task, ...]:
-    """The same run on every node, as tasks A1, A2, B1. Labels contain the names of nodes only if `named`."""
+    """The same run on every node, as tasks A1, A2, B1; `named`: nodes are named in labels."""
     kinds, counts, tasks = dict[str, str](), Counter[str](), []
     for node in nodes:
         kind = kinds.setdefault(node.about, _letter(len(kinds)))
@@ -78,12 +66,10 @@ def one_each(nodes: Sequence[Node], arguments: Sequence[str], label: str | None,
 
 
 def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], label: str | None) -> tuple[Task, ...]:
-    """For each count one run that so many nodes of one kind share; smaller teams are part of the larger ones."""
-    kinds: dict[str, list[Node]] = {}
-    for node in nodes:
-        if node.obstacle is None:
-            kinds.setdefault(node.about, []).append(node)
-    team = max(kinds.values(), key=len, default=[])  # of one kind: the slowest would make the others wait
+    """A run for each count of nodes of one kind; smaller teams are part of the larger ones."""
+    usable = [node for node in nodes if node.obstacle is None]
+    kinds = Counter(node.about for node in usable).most_common(1)  # of one kind: slow nodes make others wait
+    team = [node for node in usable if node.about == kinds[0][0]]
     if len(team) < max(arguments):
         cause = f"{max(arguments)} nodes of one kind are needed, and there are {len(team)} that take jobs"
         raise UsageError(cause, "Ask for fewer with --together")
@@ -96,7 +82,7 @@ def together(nodes: Sequence[Node], arguments: Mapping[int, Sequence[str]], labe
 
 
 def equal_threads(nodes: Sequence[Node], workers: Mapping[int, Sequence[int]]) -> int:
-    """The same number of threads for every rank of all teams: what the fullest node has for each of its ranks."""
+    """The threads that every rank of all teams can have: those of the fullest node."""
     fullest = max(count // team for team, counts in workers.items() for count in counts)
     return max(1, min(node.cores for node in nodes) // fullest)
 
@@ -108,7 +94,7 @@ def _letter(number: int) -> str:
 
 
 def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Task], nodes: Iterable[Node]) -> None:
-    """Submit every task whose nodes take jobs; the others are recorded as unavailable."""
+    """Submit tasks whose nodes take jobs; record the others as unavailable."""
     obstacles = {node.name: node.obstacle for node in nodes}
     unknown, submitted = JobOutcome("unavailable", "the scheduler no longer knows it"), False
     for task in tasks:
@@ -130,7 +116,6 @@ def submit(engine: Engine, folder: FleetFolder, terms: Terms, tasks: Iterable[Ta
 
 
 def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: JobOutcome | None = None) -> None:
-    """End the jobs of tasks, and record `outcome` as theirs if it is given."""
     jobs = [(task, job) for task in tasks if (job := folder.job(task))]
     engine.cancel([job for _, job in jobs])
     if outcome:
@@ -140,7 +125,7 @@ def cancel(engine: Engine, folder: FleetFolder, tasks: Iterable[Task], outcome: 
 
 def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) -> None:
     always = ("--wait", *(engine.team_options if len(task.nodes) > 1 else ()))
-    # To resume, the user's model files are named again; they come before any option, alone or in a case.
+    # Model files are named again to resume; they come before any option, alone or in a case.
     named = takewhile(lambda each: not each.startswith("-"), task.arguments)
     models = (name.partition("/")[0] if "@" in name else name for name in named)
     again = [name for name in models if re.search(r"\.(py|json)(:[\w.-]+)?$", name)]
@@ -154,7 +139,7 @@ def _write_order(engine: Engine, folder: FleetFolder, terms: Terms, task: Task) 
 
 
 class Observer:
-    """Reads the status of tasks repeatedly, and remembers outcomes and unchanged run files."""
+    """Reads the status of tasks; remembers outcomes and unchanged run files."""
 
     def __init__(self, folder: FleetFolder, engine: Engine) -> None:
         self._folder, self._engine = folder, engine
@@ -163,31 +148,29 @@ class Observer:
     def look(self, tasks: Sequence[Task]) -> tuple[TaskStatus, ...]:
         kept = {task.name: outcome for task in tasks if (outcome := self._folder.outcome(task))}
         open_jobs = [job for task in tasks if task.name not in kept and (job := self._folder.job(task))]
-        renamed: set[str] = set()  # tasks with an earlier run file that was renamed
+        renamed: set[str] = set()  # tasks whose earlier run file was renamed
         with suppress(OSError):
             renamed = {path.name.partition(".jsonl.aside-")[0] for path in self._folder.path.glob("*.jsonl.aside-*")}
         reported = self._engine.outcomes(open_jobs) if open_jobs else {}
-        return tuple(
-            self._status(task, kept.get(task.name), reported.get(task.name), task.name in renamed) for task in tasks
-        )
+        return tuple(self._status(task, kept.get(task.name), reported.get(task.name), renamed) for task in tasks)
 
-    def _status(self, task: Task, kept: JobOutcome | None, reported: JobOutcome | None, renamed: bool) -> TaskStatus:
-        outcome = kept or self._folder.outcome(task) or reported
-        if outcome is None:  # the scheduler does not know it: its node may have recorded its end
+    def _status(self, task: Task, kept: JobOutcome | None, seen: JobOutcome | None, renamed: set[str]) -> TaskStatus:
+        outcome = kept or self._folder.outcome(task) or seen
+        if outcome is None and (code := self._folder.end_code(task)) is not None:  # recorded by its node
+            outcome = JobOutcome.of_exit(code)
+        elif outcome is None:
             forgotten = "the scheduler has forgotten the job, and its node recorded nothing"
-            code = self._folder.end_code(task)
-            lost = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
-            outcome = lost if code is None else JobOutcome.of_exit(code)
+            outcome = JobOutcome("lost", forgotten if self._folder.job(task) else "it was never submitted")
         if outcome.state in ("failed", "lost"):
             log = self._folder.content(task, "log", tail=True).decode(errors="replace")
             if errors := re.findall(r"^torchmark: error: (.+)$", log, re.MULTILINE):
                 outcome = replace(outcome, detail=errors[-1].strip())
         if kept is None and outcome.state not in UNDER_WAY and self._folder.job(task):
-            with suppress(StoreError):  # users who may look need not be allowed to write
+            with suppress(StoreError):  # those who may look may lack the right to write
                 self._folder.keep_outcome(task, outcome)
         file = self._folder.run_file(task)
-        reasons = (f"earlier results are in {file.name}.aside-*" if renamed else "", outcome.reason)
-        reason = ", ".join(filter(None, reasons))
+        earlier = f"earlier results are in {file.name}.aside-*" if task.name in renamed else ""
+        reason = ", ".join(filter(None, (earlier, outcome.reason)))
         return TaskStatus(outcome.state, reason, outcome.detail, task=task, run=self._run(file))
 
     def _run(self, path: Path) -> Run | None:
@@ -196,24 +179,22 @@ class Observer:
             stamp = about.st_size, about.st_mtime_ns
             if known is None or known[0] != stamp:
                 self._runs[path] = stamp, None
-                with suppress(StoreError):  # its header may be half-written at this very moment
+                with suppress(StoreError):  # its header may be half-written
                     self._runs[path] = stamp, load(path)
             return self._runs[path][1]
         return None
 
 
 def try_nodes(
-    engine: Engine, folder: FleetFolder, terms: Terms, nodes: Iterable[Node], say: Callable[[str], None]
+    engine: Engine, folder: FleetFolder, terms: Terms, nodes: Sequence[Node], say: Callable[[str], None]
 ) -> None:
-    """Run one small task on one node of each kind, as a folder that is not shared would make every job fail."""
-    kinds: dict[str, Node] = {}
-    for node in sorted(nodes, key=lambda node: not node.idle):
-        kinds.setdefault(node.about, node)
-    mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(kinds) + 1))
+    """Run a small task on a node of each kind: every job would fail if the folder is not shared."""
+    chosen = choose(nodes, each_kind=True)
+    mark, *answers = (temporary(folder.jobs / f"probe-{secrets.token_hex(4)}") for _ in range(len(chosen) + 1))
     tried: dict[str, tuple[Node, Path]] = {}
     try:
         mark.touch()
-        for node, answer in zip(kinds.values(), answers, strict=True):
+        for node, answer in zip(chosen, answers, strict=True):
             job = engine.try_out(_trial_script(terms, str(mark), str(answer)), node.name, terms.scheduling)
             tried[job] = node, answer
         for job, (node, answer) in tried.items():
@@ -235,7 +216,7 @@ def try_nodes(
 
 
 def _trial_script(terms: Terms, *paths: str) -> str:
-    """In plain shell, because what it looks for may be missing. `_judge` explains the exit codes."""
+    """Plain shell, as anything may be missing. `_judge` explains the exit codes."""
     mark, answer, python = map(shlex.quote, (*paths, terms.python))
     setup = "\n".join(f"{line} || exit 95" for line in terms.setup)
     return f"""#!/bin/bash

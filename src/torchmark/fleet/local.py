@@ -1,10 +1,8 @@
 """Jobs in processes of this machine, one after the other: to try a fleet without a cluster.
 
-Every job has a supervisor, which outlives the command that submitted it: `python -m torchmark.fleet.local` waits for
-the job's turn, ends it in time, and records how it ended.
+A supervisor outlives the command that submitted its job: `python -m torchmark.fleet.local` waits for the job's turn,
+ends it in time, and records how it ended.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -27,11 +25,11 @@ from torchmark.store import machine_lock
 _SUPERVISOR = "torchmark.fleet.local"
 _START_S = 10.0
 GRACE_S = 10.0  # for a job that was asked to end
-LEAVING_S = 2.0  # for processes that it started to clean up after it
+LEAVING_S = 2.0  # for its own processes to clean up
 
 
 class Local:
-    """This machine as any number of nodes. Has the methods of `Slurm`."""
+    """This machine as any number of nodes, with the methods of `Slurm`."""
 
     team_options = ("--share",)  # such nodes are one machine here
 
@@ -41,8 +39,7 @@ class Local:
     def nodes(self, count: int | None, **filters: str | None) -> tuple[Node, ...]:
         for name in (name for name, value in filters.items() if value is not None):
             raise UsageError(f"--{name} is for a cluster", "Leave it out with --engine local")
-        cores = os.cpu_count() or 1
-        return tuple(Node(f"local{number}", "this machine", cores) for number in range(count or 1))
+        return tuple(Node(f"local{number}", "this machine", os.cpu_count() or 1) for number in range(count or 1))
 
     def submit(self, task: Task, terms: Terms, script: Path) -> str:
         if terms.scheduling:
@@ -57,7 +54,7 @@ class Local:
         return submitted.number
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
-        """Supervisors record the end themselves; one that is gone without doing so was killed."""
+        """Supervisors record the end; one that is gone without doing so was killed."""
         found = dict.fromkeys((job.task for job in jobs), JobOutcome("killed", "its supervisor is gone"))
         for job in filter(_supervisor, jobs):
             found[job.task] = JobOutcome("running" if job.script.with_suffix(".begun").exists() else "waiting")
@@ -68,7 +65,7 @@ class Local:
             if trial := self._tried.get(job.number):
                 trial.terminate()
             elif supervisor := _supervisor(job):
-                with suppress(psutil.Error):  # its number may belong to another user's process by now
+                with suppress(psutil.Error):  # it may be another user's by now
                     if os.name == "nt" or supervisor.uids().real == os.getuid():
                         supervisor.terminate()
 
@@ -83,19 +80,17 @@ class Local:
 
 def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     try:
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+        with log.open("ab") as out:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
     except OSError as error:
         raise FleetError(f"no job could be started: {error.strerror}", "Check its plan, memory and disk") from error
 
 
 def _supervisor(job: Submitted) -> psutil.Process | None:
-    """The supervisor of a job: a process of its number, which may be anything, whose command line names this script."""
+    """The process of the job's number, which may be anything, if its command line names this script."""
 
     def place(script: Path) -> Path:
-        """Folders may be links, but a script that is one may lead to another fleet."""
+        """Folders may be links; a script that is one may lead to another fleet."""
         return script.parent.resolve() / script.name
 
     number = re.match(r"[0-9]{1,9}(?![0-9])", job.number)
@@ -107,12 +102,8 @@ def _supervisor(job: Submitted) -> psutil.Process | None:
     return None
 
 
-class _Cancelled(BaseException):
-    """The job is to end."""
-
-
 def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
-    """Run the script once for each node, all at the same time, when no other job of this folder runs."""
+    """Run the script for each node at once, when no other job of this folder runs."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         with machine_lock(wait=True, path=script.parent / "queue.lock"):
@@ -125,20 +116,20 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
             try:
                 for process in processes:
                     process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-            except (subprocess.TimeoutExpired, _Cancelled):
+            except (subprocess.TimeoutExpired, SystemExit):
                 _end(processes)
                 raise
             return JobOutcome.of_exit(processes[0].returncode)
     except subprocess.TimeoutExpired:
         return JobOutcome("time-limit", f"after {limit_s:g} s")
-    except _Cancelled:
+    except SystemExit:
         return JobOutcome("cancelled")
     except TorchmarkError as error:
         return JobOutcome("failed", "it could not be started", error.cause)
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """As schedulers do: everything is asked to end, and killed if it does not."""
+    """As schedulers do: ask all to end, then kill."""
     for process in processes:
         _signal(process, signal.SIGTERM)
     end = time.monotonic() + GRACE_S
@@ -154,7 +145,7 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal its whole group; 0 only asks whether any process of it is left."""
+    """Signal its group; 0 asks whether any process is left."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         return True
@@ -163,7 +154,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
 
 def _cancel(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Cancelled
+    raise SystemExit
 
 
 if __name__ == "__main__":

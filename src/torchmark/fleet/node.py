@@ -1,6 +1,4 @@
-"""The program of a job on its node: runs `torchmark run` as its order says, and records the exit code."""
-
-from __future__ import annotations
+"""Runs `torchmark run` on a node as its order says, and records the exit code."""
 
 import os
 import re
@@ -24,7 +22,7 @@ LOOK_S = 0.2
 
 
 def main() -> int:
-    """Started by the script of a job, once on each of its nodes."""
+    """Started by a job's script, once on each of its nodes."""
     path = Path(sys.argv[1])
     index = int(os.environ.get("SLURM_NODEID") or os.environ.get("TORCHMARK_NODE") or 0)
     try:
@@ -33,7 +31,7 @@ def main() -> int:
         _note(f"error: {error}")
         code = error.exit_code
     if index == 0:
-        with suppress(StoreError):  # only needed once the scheduler has forgotten the job
+        with suppress(StoreError):  # only needed if the scheduler forgets the job
             write(path.with_suffix(".end"), str(code).encode())
     return 128 - code if code < 0 else code
 
@@ -50,14 +48,14 @@ def _execute(path: Path, index: int) -> int:
         signal.signal(number, lambda *_: None)
     code = subprocess.Popen(command).wait()
     printed = Path(order.run_file + ".log")
-    if index == 0 and printed.is_file():  # paths and names may be in it, and run files are sent around
+    if index == 0 and printed.is_file():  # it may hold paths and names, and run files are shared
         with suppress(StoreError):
             _note(f"what the workers printed is in {set_aside(printed, path.with_suffix('.workers.log'))}")
     return code
 
 
 def arguments(order: Order, path: Path, index: int) -> list[str]:
-    """The arguments of `torchmark run` on this node. Nodes that work together write a file each, with equal results."""
+    """The arguments of `torchmark run`. Nodes of a team write a file each, with equal results."""
     run_file = Path(order.run_file)
     if order.nodes == 1:
         if _can_resume(run_file):
@@ -71,7 +69,7 @@ def arguments(order: Order, path: Path, index: int) -> list[str]:
 
 
 def meet(path: Path, index: int) -> str:
-    """The address of the rendezvous: a free port of the first node. The others read it in the folder."""
+    """The rendezvous: a free port of the first node, which the others read in the folder."""
     if index == 0:
         with socket.socket() as free:
             free.bind(("", 0))
@@ -89,7 +87,7 @@ def meet(path: Path, index: int) -> str:
 
 
 def _can_resume(run_file: Path) -> bool:
-    """Whether an earlier job began to measure. Rename a damaged file; one that is only unreadable now is an error."""
+    """Whether an earlier job began to measure. A damaged file is renamed; an unreadable one is an error."""
     if not _has_content(run_file):
         return False
     if why := distrust(run_file):
@@ -105,7 +103,7 @@ def _can_resume(run_file: Path) -> bool:
 
 
 def _has_content(run_file: Path) -> bool:
-    """Remove an empty file, which would be in the way of a new run."""
+    """An empty file is removed: it would be in the way."""
     with os_errors("use", run_file, CHECK), suppress(FileNotFoundError):
         found = run_file.stat()
         if not stat.S_ISREG(found.st_mode):

@@ -1,6 +1,4 @@
-"""Jobs on Slurm: `sinfo` lists the nodes, `sbatch` takes the jobs, `squeue` and `scontrol` report their state."""
-
-from __future__ import annotations
+"""Jobs on Slurm: `sinfo` lists nodes, `sbatch` takes jobs, `squeue` and `scontrol` report their state."""
 
 import math
 import os
@@ -18,9 +16,9 @@ PATIENCE_S = 60.0  # for an answer of Slurm
 PROBE_MINUTES = 5
 _NODE_FIELDS = "%N|%R|%T|%c|%m|%G|%X|%Y|%Z|%f|%E"
 _UNUSABLE = re.compile(r"(drain|down|fail|maint|unk|inval|power_down|reboot)")
-_NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # of a job; anything else could be an option of Slurm's commands
+_NUMBER = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")  # anything else could be an option of Slurm's commands
 _PING = "See what `scontrol ping` says"
-_NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not even open the job's log
+_NOT_LAUNCHED = "0:53"  # no signal has this number: the node could not open the job's log
 _STATES: dict[str, tuple[State, str]] = {
     "COMPLETED": ("done", ""),
     "CANCELLED": ("cancelled", ""),
@@ -40,16 +38,15 @@ class Slurm:
     team_options: tuple[str, ...] = ()  # more options of `torchmark run` for nodes that work together
 
     def nodes(
-        self, count: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
+        self, _: int | None, partition: str | None, constraint: str | None = None, nodelist: str | None = None
     ) -> tuple[Node, ...]:
-        """All nodes that match, including those that take no jobs; an error if none does. `count` is for `Local`."""
-        del count
+        """All nodes that match, also those that take no jobs; at least one."""
         listed = _ask("sinfo", "--noheader", "--Node", "--all", f"--format={_NODE_FIELDS}")
         found = [line.split("|", 10) for line in listed.splitlines() if line.count("|") >= 10]
         partitions = dict.fromkeys(fields[1] for fields in found)
         if partition is not None and partition not in partitions:
             raise UnknownName("partition", partition, partitions)
-        if not partition:  # Slurm marks the default with a star; without one, all partitions are used
+        if not partition:  # the default has a star; without one, use all
             listed = _ask("sinfo", "--noheader", "--format=%P")
             partition = next((name.rstrip("*") for name in listed.split() if name.endswith("*")), None)
         nodes = {fields[0]: read_node(fields) for fields in found if partition in (None, fields[1])}
@@ -61,7 +58,7 @@ class Slurm:
         return with_features(constraint, nodes.values()) if constraint is not None else tuple(nodes.values())
 
     def submit(self, task: Task, terms: Terms, script: Path) -> str:
-        """Submit a job for the nodes of a task, without other users there; returns Slurm's number for it."""
+        """Submit an exclusive job for the nodes of a task; returns Slurm's number for it."""
         count, inside = len(task.nodes), ["bash", str(script)]
         if count > 1:  # a task on each node, which may use all of its cores
             sizes = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none")
@@ -76,7 +73,7 @@ class Slurm:
         return _batch([*options, *terms.scheduling], f"#!/bin/bash\nexec {shlex.join(inside)}\n")
 
     def outcomes(self, jobs: Sequence[Submitted]) -> dict[str, JobOutcome]:
-        """The states of jobs by the names of their tasks, without those that Slurm does not know."""
+        """States of jobs by task, without those that Slurm does not know."""
         queued = _queued(job.number for job in jobs)
         found = {}
         for job in jobs:
@@ -85,19 +82,19 @@ class Slurm:
         return {task: outcome for task, outcome in found.items() if outcome}
 
     def cancel(self, jobs: Sequence[Submitted]) -> None:
-        """End jobs that are provably this user's and of these tasks; some may have ended already."""
+        """End jobs that are this user's and of these tasks; some may have ended already."""
         queued, own = _queued(job.number for job in jobs), str(os.getuid())
         numbers = [job.number for job in jobs if queued.get(job.number, ())[:2] == (_name(job.task), own)]
         if numbers:
             _run("scancel", *numbers)
 
     def try_out(self, script: str, node: str, options: tuple[str, ...]) -> str:
-        """Start a script as one small task on a node; `exit_code` returns how it ends."""
+        """Start a small task on a node; `exit_code` returns how it ends."""
         usual = ["--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--time={PROBE_MINUTES}", "--no-requeue"]
         return _batch([*usual, f"--job-name={_name('probe')}", "--output=/dev/null", "--chdir=/", *options], script)
 
     def exit_code(self, job: str) -> int | None:
-        """The exit code of a script that is tried out; None while it runs."""
+        """Of a script that is tried out; None while it runs."""
         if job in _queued([job]):
             return None
         fields = _show(job)
@@ -105,7 +102,6 @@ class Slurm:
 
 
 def read_node(fields: Sequence[str]) -> Node:
-    """A line of `sinfo`, split into fields."""
     name, _, state, cores, memory, gpus, sockets, per_socket, threads, features, reason = fields
     gpus, features = (text.removeprefix("(null)") for text in (gpus, features))
     usable = not _UNUSABLE.search(state.lower()) and not state.endswith("*")
@@ -118,7 +114,7 @@ def read_node(fields: Sequence[str]) -> Node:
 
 
 def with_features(constraint: str, nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """The nodes with these features: Slurm itself applies constraints at submission, when a fleet has chosen nodes."""
+    """Nodes with these features, which Slurm would only check at submission."""
     if not re.fullmatch(r"[\w.:/+-]+([&|,][\w.:/+-]+)*", constraint):
         raise UsageError(f"'{constraint}' is no constraint that a fleet takes", "Write features joined by & and |")
     nodes, wanted = tuple(nodes), [set(re.split("[&,]", part)) for part in constraint.split("|")]
@@ -136,7 +132,7 @@ def _name(task: str) -> str:
 
 
 def _queued(jobs: Iterable[str]) -> dict[str, tuple[str, str, JobOutcome]]:
-    """Name, user and state of jobs that wait or run. Slurm reports an error if it knows none of the jobs."""
+    """Name, user and state of jobs that wait or run. Slurm fails if it knows none of the jobs."""
     numbers = sorted(filter(_NUMBER.fullmatch, set(jobs)))
     if not numbers:
         return {}
@@ -152,7 +148,7 @@ def _queued(jobs: Iterable[str]) -> dict[str, tuple[str, str, JobOutcome]]:
 
 
 def _ended(job: Submitted) -> JobOutcome | None:
-    """How a job ended; None if Slurm has forgotten it, which happens after some minutes."""
+    """None if Slurm has forgotten it, which happens after some minutes."""
     fields = _show(job.number)
     said = fields.get("JobState", "") if fields.get("JobName") == _name(job.task) else ""
     if said in _STATES:
@@ -165,7 +161,7 @@ def _ended(job: Submitted) -> JobOutcome | None:
 
 
 def _exit_code(fields: Mapping[str, str]) -> int:
-    """The one number that shells make of the exit code and the signal, which Slurm reports separately."""
+    """One number, as of shells: Slurm reports exit code and signal separately."""
     code, _, signal = fields.get("ExitCode", "1:0").partition(":")
     return 128 + int(signal) if int(signal or 0) else int(code)
 
@@ -185,7 +181,7 @@ def _batch(options: Sequence[str], script: str) -> str:
 
 
 def _ask(*command: str, accept: str = "") -> str:
-    """What a command prints. Its failure is an error, except for one with a certain message."""
+    """What a command prints; it may fail only with the message in `accept`."""
     done = _run(*command)
     if done.returncode and not (accept and accept in done.stderr):
         raise FleetError(f"{command[0]} failed: {_last(done.stderr)}", _PING)

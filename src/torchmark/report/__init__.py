@@ -1,18 +1,24 @@
-"""Reports: builders turn a run, a study or a comparison into a document, and `render` writes it in any format."""
+"""Reports: builders make a document of a run, study or comparison; `render` writes it in any format."""
 
-from __future__ import annotations
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING
+import msgspec
 
+from torchmark.analyze.efficiency import Prices
+from torchmark.analyze.headline import Headline
 from torchmark.errors import UnknownName
-
-if TYPE_CHECKING:
-    from torchmark.analyze.efficiency import Prices
-    from torchmark.analyze.headline import Headline
-    from torchmark.records import Run
-    from torchmark.report.document import Document
+from torchmark.records import Run
+from torchmark.report.document import Document, Field, value_of, without_empty
+from torchmark.report.text import clean, clean_values, is_plain, printable
 
 FORMATS = ("table", "md", "csv", "json", "jsonl")  # of every command that prints results
+# Where a spreadsheet may begin a formula: at the start of a cell, or after what may end one, such as ; where numbers
+# have a decimal comma. Some also accept the wide forms of the signs.
+_FORMULA = re.compile(r"""(?:^|[;|\t\r\n])(?=[\s"\0]*[=+\-@＝＋－＠])|^(?=[\t\r\n\0])""")
 
 
 def render(
@@ -23,10 +29,8 @@ def render(
     prices: Prices | None = None,
     headline: Headline | None = None,
 ) -> str:
-    """A document, or a run with its costs and headline, in one of FORMATS or as `html`; texts of files are cleaned."""
-    from torchmark.records import Run
-    from torchmark.report import data, html, markdown, terminal
-    from torchmark.report.document import without_empty
+    """A document, or a run with costs and headline, in one of FORMATS or as `html`; texts of files are cleaned."""
+    from torchmark.report import html, markdown, terminal
 
     if isinstance(subject, Run):
         from torchmark.report.run import run_document
@@ -39,11 +43,36 @@ def render(
         case "md":
             return markdown.write(without_empty(subject.blocks()))
         case "csv" if records.columns:
-            return data.write_csv(records.columns, records.rows())
+            return write_csv(records.columns, records.rows())
         case "json" if records.json:
-            return data.write_json(records.json())
+            return write_json(records.json())
         case "jsonl" if records.lines:
-            return data.write_lines(records.lines())
+            return write_lines(records.lines())
         case "html":
             return html.write(without_empty(subject.blocks()), subject.version)
     raise UnknownName("format", format, FORMATS)
+
+
+def write_csv(columns: Mapping[str, Field], records: Iterable[Any]) -> str:
+    """A row for each record; texts that would start a formula are quoted."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+
+    def written(value: Any) -> Any:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return _FORMULA.sub(r"\g<0>'", clean(value)) if isinstance(value, str) else value
+
+    for record in records:
+        writer.writerow([written(value_of(record, field)) for field in columns.values()])
+    return text.getvalue()
+
+
+def write_json(value: Any) -> str:
+    return msgspec.json.format(write_lines([value]), indent=2) + "\n"
+
+
+def write_lines(values: Iterable[Any]) -> str:
+    cleaned = (each if is_plain(each) else clean_values(msgspec.to_builtins(each), printable) for each in values)
+    return "".join(msgspec.json.encode(each).decode() + "\n" for each in cleaned)

@@ -1,4 +1,4 @@
-"""Comparisons: two runs row by row, several as a matrix against the first, settings inside one run, and live."""
+"""Comparisons: two runs by row, several as a matrix, settings inside one run, and live."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torchmark.analyze import comparison as compared
 from torchmark.analyze.comparison import Comparison, Family, Gate, LiveComparison, LiveSide, Pair, overall, per_item
 from torchmark.analyze.grades import ASSUMED
-from torchmark.analyze.pairing import axis_value, written
+from torchmark.analyze.pairing import axis_value, grouped, written
 from torchmark.analyze.spread import Interval
 from torchmark.analyze.wording import counted
 from torchmark.records import DISTURBED, Case, Live, Remark, Result, Run, RunHeader
@@ -29,14 +29,13 @@ _NOTHING = doc.Lines(["Nothing could be compared."])
 
 
 class Pairs:
-    """One comparison with the names of both sides and what all pairs have in common.
-    `letters` stand for known flaws, by cause, of all comparisons that are shown together."""
+    """A comparison with the names of its sides and what all pairs share; `letters` by cause of a known flaw."""
 
     def __init__(self, comparison: Comparison, letters: Mapping[str, str], b: str = "") -> None:
         self.comparison, self.letters = comparison, letters
         self.axis = None if b else comparison.axis  # what is compared inside a run
         self.a, self.b = "A", b
-        self.shown_axis: str | None = None  # set where rows compare different pairs of values
+        self.shown_axis: str | None = None  # if rows compare different pairs of values
         if axis := self.axis:
             values = {(axis_value(pair.a, axis), axis_value(pair.b, axis)) for pair in comparison.pairs}
             names = [each if isinstance(each, str) else f"{axis} {written(each)}" for both in values for each in both]
@@ -55,7 +54,6 @@ class Pairs:
         return found + ([f"no interval: {pair.no_interval}"] if pair.no_interval else [])
 
     def remarks(self, pair: Pair) -> list[str]:
-        """What is particular to a pair."""
         axis = self.shown_axis
         values = [f"{axis} {written(axis_value(pair.a, axis))} → {written(axis_value(pair.b, axis))}"] if axis else []
         return values + [text for text in self._remarks(pair) if text not in self.shared]
@@ -87,7 +85,7 @@ def _row(row: Any, a: RunHeader, b: RunHeader) -> dict[str, Any]:
 
 
 def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) -> doc.Document:
-    """There is one comparison inside each run, or one of each later run with the first."""
+    """One comparison inside each run, or of each later run with the first."""
     headers = [run.header for run in runs]
     inside = len(comparisons) == len(headers)
     sides = [(header, header) for header in headers] if inside else [(headers[0], other) for other in headers[1:]]
@@ -106,11 +104,10 @@ def comparison_document(comparisons: Sequence[Comparison], runs: Sequence[Run]) 
         else:
             yield doc.Facts([(letter(at), f"{title(run)} · {machine_of(run)}") for at, run in enumerate(runs)])
             every = [Pairs(comparison, letters, letter(number)) for number, comparison in enumerate(comparisons, 1)]
-            one = len(every) == 1
-            yield from _pairs(every[0]) if one else _overview(every, runs)
+            yield from _overview(every, runs) if len(every) > 1 else _pairs(every[0])
             yield _not_compared(every)
-            for pairs in () if one else every:
-                yield doc.Section(f"{pairs.b} against A", [*_pairs(pairs)], only="text")
+            sections = [doc.Section(f"{pairs.b} against A", [*_pairs(pairs)], only="text") for pairs in every]
+            yield from sections if len(every) > 1 else ()
         marked = [(f"[{mark}]", cause) for cause, mark in letters.items()]
         yield doc.Section("Known flaws of the published figures", [doc.Facts(marked)])
         yield doc.Lines([_resolution(comparisons)])
@@ -125,7 +122,7 @@ def letter(index: int) -> str:
 
 
 def speed(row: Pair | Family) -> str:
-    """How many times as fast the second side is as the first; to two digits against a published figure."""
+    """How many times as fast B is as A; two digits against a published figure."""
     return units.factor(1 / row.ratio, rough=isinstance(row, Pair) and row.assumed is not None)
 
 
@@ -140,10 +137,10 @@ def interval(row: Pair | Family) -> str:
 
 def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
     found = pairs.comparison.pairs
-    yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
     if not found:
         yield _NOTHING
         return
+    yield doc.Lines([" · ".join(("Every pair", *pairs.shared)) if pairs.shared else ""])
 
     def speed_of(pair: Pair, result: Result) -> str:
         """A step time, or a rate where a step is not the same amount of work."""
@@ -160,8 +157,7 @@ def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
         doc.Column("assumed ±" if assumed else "95% interval", "figure", drop=1, of=interval),
         doc.Column("verdict", "name", of=lambda pair: doc.judged(pair.verdict)),
     ]
-    notes = [" · ".join(pairs.remarks(pair)) for pair in found]
-    yield doc.table(columns, found, notes=notes, note_title="differs in")
+    yield doc.table(columns, found, notes=[" · ".join(pairs.remarks(pair)) for pair in found], note_title="differs in")
     what = f"how many times as fast {pairs.b} is as {pairs.a}"
     if pairs.shown_axis:
         what = f"that of the second {pairs.axis} against that of the first"
@@ -176,7 +172,7 @@ def _pairs(pairs: Pairs) -> Iterator[doc.Block]:
 
 
 def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block]:
-    """A matrix: a row for each case of A that has a partner, with its own time, then the speeds."""
+    """A matrix: for each case of A with a partner its time, then the speeds."""
     by_case = [{pair.case: pair for pair in pairs.comparison.pairs} for pairs in every]
     known = [result for result in runs[0].results if any(result.case.text in found for found in by_case)]
     if not known:
@@ -200,13 +196,12 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
         first = [doc.Cell(names.of(result)), doc.Cell(figures.step_time(result.estimate))]
         cells.append([*first, *speeds(by_case, result.case.text)])
     means = [{mean.name: mean for _, mean in pairs.means} for pairs in every]
-    families = dict.fromkeys(name for each in means for name in each)
-    ordered = sorted(families, key=lambda name: name == "all workloads")
+    ordered = sorted(dict.fromkeys(name for each in means for name in each), key=lambda name: name == "all workloads")
     cells += [[doc.Cell(f"mean of {name}"), doc.Cell(""), *speeds(means, name)] for name in ordered]
     if len(cells) < len(cells[0]):  # more runs than cases: runs go down, with their names
         cells = [list(column) for column in zip(*cells, strict=True)]
-        for row, (number, run) in zip(cells[1:], enumerate(runs), strict=True):
-            row[0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
+        for number, run in enumerate(runs):
+            cells[number + 1][0] = doc.Cell(f"{letter(number)} {run.header.label or run.header.id}")
     (corner, *titles), *rows = cells
     columns = [doc.Column(title.text, "value", most=22) for title in titles]
     yield doc.Table([doc.Column(corner.text, "case"), *columns], rows, split=True)
@@ -226,7 +221,7 @@ def _overview(every: Sequence[Pairs], runs: Sequence[Run]) -> Iterator[doc.Block
 
 
 def _not_compared(every: Sequence[Pairs]) -> doc.Section:
-    """A missing case is named once for all runs that lack it; every reason has its own cases."""
+    """Each missing case once for all runs without it; each reason with its cases."""
     missing: dict[str, dict[str, None]] = {}
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for pairs, each in [(own, each) for own in every for each in own.comparison.unpaired]:
@@ -267,10 +262,13 @@ def _resolution(comparisons: Sequence[Comparison]) -> str:
 
 
 def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail-if-slower") -> list[str]:
-    """The answer of a gate and why, one line each."""
     limit = units.percent(gate.limit)
     seen = "" if gate.visible is None else f"differences under {units.percent(gate.visible)} would not be visible"
     if gate.word == "FAIL":
+        slower = [f"{row.name if isinstance(row, Family) else row.b.case.text} ({speed(row)})" for row in gate.slower]
+        lost = [f"{each.case} ({each.reason})" for each in gate.lost]
+        found = {f"slower by more than {limit}": slower, "failed or missing now": lost}
+        complaints = [*complaints, *(f"{title}: {doc.some(names, 5)}" for title, names in found.items() if names)]
         return [*(f"FAIL: {text}" for text in complaints), *filter(None, [seen])]
     if gate.word == "PASS":
         return [f"PASS: nothing is slower by more than {limit}; {seen}"]
@@ -279,13 +277,6 @@ def gate_lines(gate: Gate, complaints: Sequence[str] = (), option: str = "--fail
     limits = "no limit" if gate.decidable is None else f"{option} {gate.decidable:.0%}"
     more = "" if gate.decidable is None else "for less, "
     return [first, f"{limits} can be decided by this data; {more}measure in more processes"]
-
-
-def complaints_of(gate: Gate) -> list[str]:
-    slower = [f"{row.name if isinstance(row, Family) else row.b.case.text} ({speed(row)})" for row in gate.slower]
-    lost = [f"{each.case} ({each.reason})" for each in gate.lost]
-    found = {f"slower by more than {units.percent(gate.limit)}": slower, "failed or missing now": lost}
-    return [f"{title}: {doc.some(names, 5)}" for title, names in found.items() if names]
 
 
 _LIVE_CSV = doc.fields("""
@@ -307,17 +298,13 @@ _STOPPED = {
     "failed": "It stopped when a process failed.",
     "interrupted": "It was interrupted.",
 }
-_FIXES = {
-    "budget": "Give it more time with --budget.",
-    "pairs": "The machine is too restless: stop what else is running.",
-}
+_FIXES = {"budget": "Give it more time with --budget.", "pairs": "The machine is too busy: close other programs."}
 _DISTURBED = ("contended", "throttled", "slowing", "paging", "oversubscribed")  # alike for sides that take turns
 _ALIKE = "Both sides took turns, so the ratio suffers less than the times; on a quiet machine the interval is narrower."
-_NOTHING_DIFFERS = "Nothing is known to differ between A and B: a difference would be chance."
 
 
 def live_document(found: LiveComparison) -> doc.Document:
-    """The comparison. What may be passed on names neither unknown environment variables nor local versions."""
+    """Shared formats name neither unknown environment variables nor local versions."""
     unknown = [name for name in {**found.a.environment, **found.b.environment} if name not in VARIABLES]
     names = {name: f"a variable {number}" if number > 1 else "a variable" for number, name in enumerate(unknown, 1)}
 
@@ -341,33 +328,28 @@ def side_line(name: str, case: Case, python: str, environment: Mapping[str, str]
     return " ".join([f"{name}: {case.text} by {python}", *(f"{key}={value}" for key, value in environment.items())])
 
 
-def answer(found: LiveComparison | Live) -> str:
-    broken = [] if isinstance(found, Live) else [name for name, _ in _sides(found, failed=True)]
-    if not found.ratios or found.ratio is None:
-        return f"No answer: {' and '.join(broken) or 'nothing'} {'failed' if broken else 'was measured'}."
+def live_answer(found: LiveComparison | Live) -> list[str]:
+    """The answer, then what it rests on and what would make it better."""
+    count, stopped = len(found.ratios), _STOPPED[found.stopped]
+    if not count or found.ratio is None:
+        broken = "" if isinstance(found, Live) else " and ".join(name for name, _ in _sides(found, failed=True))
+        return [f"No answer: {f'{broken} failed' if broken else 'nothing was measured'}.", stopped]
+    ends = ", by one pair of processes"
+    if found.low is not None and found.high is not None:
+        ends = f" ({units.between(1 / found.high, 1 / found.low)})"
     verdict = "the same within 3%" if found.verdict == "same" else found.verdict
-    speed = f"B is {units.factor(1 / found.ratio)} as fast as A"
-    if found.low is None or found.high is None:
-        return f"{speed}, by one pair of processes: {verdict}."
-    return f"{speed} ({units.bound(1 / found.high)} to {units.bound(1 / found.low)}): {verdict}."
-
-
-def basis(found: LiveComparison | Live) -> str:
-    """What the answer rests on, and what would make it better."""
-    count = len(found.ratios)
-    if not count:
-        return _STOPPED[found.stopped]
     pairs = f"{counted(count, 'pair')} of fresh processes that took turns"
     known = f"95% interval over {pairs}." if count > 1 else f"{pairs.capitalize()}."
     fix = _FIXES.get(found.stopped, "") if found.verdict == "unsure" else ""
-    return f"{known} {_STOPPED[found.stopped]} {fix}".rstrip()
+    basis = f"{known} {stopped} {fix}".rstrip()
+    return [f"B is {units.factor(1 / found.ratio)} as fast as A{ends}: {verdict}.", basis]
 
 
 def live_conclusion(run: Run) -> list[str]:
     live = run.live
     assert live
     against = "" if live.a == live.b else f", measured against {(live.a if live.side == 'B' else live.b).text}"
-    return [answer(live), basis(live), f"This run is side {live.side}{against}."]
+    return [*live_answer(live), f"This run is side {live.side}{against}."]
 
 
 def _sides(found: LiveComparison, failed: bool = False) -> list[tuple[str, LiveSide]]:
@@ -380,7 +362,7 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
     machine = found.a.machine or found.b.machine
     about = [machine_line(replace(machine, torch=None))] if machine else []
     yield doc.Title(f"{a} · A against B" if a == b else f"A {a} against B {b}", about)
-    yield doc.answer([answer(found), basis(found)], doc.word(found.verdict).look)
+    yield doc.answer(live_answer(found), doc.word(found.verdict).look)
     columns = [
         doc.Column("", "name", of="0"),
         doc.Column("per step", "figure", of="1.estimate", written=figures.step_time),
@@ -394,18 +376,19 @@ def _live_blocks(found: LiveComparison, shared: LiveComparison) -> Iterator[doc.
     own, public = (compared.live_differences(each.a, each.b) for each in (found, shared))
     yield doc.Section("", [doc.table(columns, own)], only="terminal")
     yield doc.Section("", [doc.table(columns, public)], only="text")
-    yield doc.quiet(_NOTHING_DIFFERS if found.ratios and not own else "")
+    nothing = "Nothing is known to differ between A and B: a difference would be chance."
+    yield doc.quiet(nothing if found.ratios and not own else "")
     for name, side in _sides(found, failed=True):
         remark = Remark(side.result.status, side.result.reason or "no reason was given", cases=(name,))
         yield doc.Section("Without a figure", [doc.Remarks([remark], local=[side.result.detail])])
         yield doc.Section("", [doc.Code("\n".join(side.last_words))], only="terminal")
-    cautions: dict[str, Remark] = {}  # one for each kind: what disturbed one side will have disturbed the other
-    for name, each in [(name, each) for name, side in _sides(found) for each in side.result.cautions]:
-        if each.kind in _DISTURBED:
-            cautions.setdefault(each.kind, Remark(each.kind, each.cause, cases=(name,)))
-    yield doc.Section("Cautions", [doc.Remarks([*cautions.values()]), doc.quiet(_ALIKE if cautions else "")])
+    known = [(name, each) for name, side in _sides(found) for each in side.result.cautions if each.kind in _DISTURBED]
+    # One of each kind: what disturbed one side disturbed the other.
+    kinds = [own[0] for own in grouped(known, lambda each: each[1].kind).values()]
+    cautions = [Remark(each.kind, each.cause, cases=(name,)) for name, each in kinds]
+    yield doc.Section("Cautions", [doc.Remarks(cautions), doc.quiet(_ALIKE if cautions else "")])
 
 
 def _first_step_s(result: Result) -> float | None:
-    """Of the middle process: a single first step says little."""
+    """The median: a single first step says little."""
     return median(process.first_step_s for process in result.processes) if result.processes else None

@@ -1,6 +1,4 @@
-"""A report as data: what builders make and renderers draw. Nothing here knows a format."""
-
-from __future__ import annotations
+"""A report as data, independent of formats: builders make it, renderers draw it."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,19 +10,17 @@ from msgspec.structs import replace
 from torchmark.records import Remark
 
 Look = Literal["good", "mixed", "bad", "quiet", "strong"]
-Field = str | Callable[[Any], Any]  # what a column shows of a record: the path of an attribute, or a function
+Field = str | Callable[[Any], Any]  # the path of an attribute, or a function of the record
 
 
-class Word(Struct, frozen=True):
-    """The look, rank (best first) and meaning of a judgement."""
-
+class Word(Struct, frozen=True):  # a judgement
     look: Look
     rank: int
     meaning: str = ""
-    mark: str = ""  # instead of the word where there is no room
+    mark: str = ""  # where there is no room for the word
 
 
-# Every grade, answer, status and state that a report shows; any other is the status of a failure.
+# Every grade, answer, status and state; any other word is the status of a failure.
 WORDS: Mapping[str, Word] = {
     "good": Word("good", 0, "±5% or less on a quiet machine"),
     "fair": Word("mixed", 1, "±15% or less, or other programs took up to 10% of the processor"),
@@ -54,37 +50,35 @@ COLORS = {"good": "#1a6f3c", "mixed": "#8a5a00", "bad": "#b3261e", "quiet": "#5a
 
 
 def word(text: str, look: Look = "bad") -> Word:
-    """The entry of a word, with or without a cause (`fair: noisy`); `look` is for an unknown word."""
+    """The entry of a word, also with a cause (`fair: noisy`); `look` is for unknown words."""
     return WORDS.get(text.partition(":")[0], Word(look, 3))
 
 
 class Cell(Struct, frozen=True):
     text: str
     look: str = ""  # a key of COLORS, or `strong`
-    sort: float | str | None = None  # what a page sorts by instead of the text
+    sort: float | str | None = None  # a page sorts by it instead of the text
     note: str = ""  # smaller, below the text on a page
-    chip: bool = False  # a judgement, which a page shows as a coloured label
+    chip: bool = False  # a page shows it as a coloured label
     bar: tuple[float, float, float] | None = None  # low, value and high, in percent of the longest bar
 
 
-class Column(Struct, frozen=True):
-    """A heading, and how its column is laid out where there is little room."""
-
+class Column(Struct, frozen=True):  # a heading, and how its column fits in little room
     title: str
     # text: broken between words; name: never broken; figure: right-aligned and never broken; value: right-aligned
     # text; case: broken where the parts of a case begin; cut: ends in … where it is too long
     kind: Literal["text", "name", "figure", "value", "case", "cut"] = "text"
-    drop: int = 0  # the column with the highest number is left out first; 0: never
+    drop: int = 0  # the highest is left out first; 0: never
     wide: int = 0  # the least width of a terminal that shows it
     least: int = 16  # width of a case and of what may be cut
     most: int = 1000
-    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows a cell like that of the row above
+    repeats: Literal["", "blank", "heading"] = ""  # how a terminal shows repeated cells
     minor: bool = False  # left out of a page on a narrow screen
-    wraps: bool = False  # on a page, a long unit may go to a second line
+    wraps: bool = False  # on a page, a long unit may wrap
     about: str = ""  # what the figure is
     of: Field = ""  # what it shows of a record
     written: Callable[[Any], str] | None = None  # formats the value
-    key: Field = ""  # the number that a page sorts by, where that is not the value
+    key: Field = ""  # a page sorts by it instead of the value
     note: Field = ""  # smaller, below the value
     shown: bool = True  # whether `table` has it at all
 
@@ -109,8 +103,8 @@ class Table(Struct, frozen=True):
     footnotes: Sequence[tuple[str, str]] = ()  # marks in the cells, and what they mean
     headings: bool = True
     rule: bool = True
-    split: bool = False  # may be broken into blocks of columns, each with the first column
-    caption: str = ""  # on a page, where it makes a table sortable and filtered
+    split: bool = False  # into blocks of columns, each with the first
+    caption: str = ""  # makes a table of a page sortable and filtered
 
 
 class Lines(Struct, frozen=True):
@@ -129,14 +123,12 @@ class Facts(Struct, frozen=True):
 
 class Remarks(Struct, frozen=True):
     remarks: Sequence[Remark]
-    brief: bool = False  # a terminal shows the first of each kind, with the cases of all
-    where: Sequence[str] = ()  # for each of them, what a page says instead of the cases
-    local: Sequence[str | None] = ()  # for each of them, what only the terminal of this machine shows
+    brief: bool = False  # a terminal shows the first of each kind, with all cases
+    where: Sequence[str] = ()  # what a page says instead of the cases of each
+    local: Sequence[str | None] = ()  # what only the terminal shows of each
 
 
-class Code(Struct, frozen=True):
-    """Text to paste: never broken."""
-
+class Code(Struct, frozen=True):  # text to paste: never broken
     text: str
     language: str = ""
 
@@ -145,9 +137,7 @@ class Code(Struct, frozen=True):
         return self.text.rstrip("\n").split("\n")
 
 
-class Card(Struct, frozen=True):
-    """A chart, a large figure, or facts, with a caption."""
-
+class Card(Struct, frozen=True):  # a chart, a large figure, or facts
     title: str
     drawing: str = ""  # markup of our own making
     figure: str = ""  # number, space, unit
@@ -165,36 +155,32 @@ class Cards(Struct, frozen=True):
 
 class Section(Struct, frozen=True):
     title: str  # may be empty
-    blocks: Sequence[Block]
+    blocks: Sequence["Block"]
     lead: str = ""
-    anchor: str = ""  # its address in a page: chosen by us, never by a file
+    anchor: str = ""  # its address in a page: never chosen by a file
     folded: Literal["", "open", "closed"] = ""  # on a page, whether it can be closed
     only: Literal["", "terminal", "text"] = ""  # text: everywhere but in a terminal
-    below: int = 100_000  # in a terminal, the width from which it is left out
+    below: int = 100_000  # width of a terminal that leaves it out
 
 
 Block = Title | Lines | Table | Facts | Remarks | Code | Cards | Section
 
 
-class Records(Struct, frozen=True):
-    """What programs read."""
-
+class Records(Struct, frozen=True):  # what programs read
     columns: Mapping[str, Field] | None = None  # of CSV
     rows: Callable[[], Iterable[Any]] = tuple
     json: Callable[[], Any] | None = None
     lines: Callable[[], Iterable[Any]] | None = None  # of JSONL
 
 
-class Document(Struct, frozen=True):
-    """One report. Its parts are built when a format needs them."""
-
+class Document(Struct, frozen=True):  # its parts are built when a format needs them
     blocks: Callable[[], Iterable[Block]]
     records: Records = Records()
     version: str = ""  # of torchmark, on a page
 
 
 def value_of(record: Any, field: Field) -> Any:
-    """What a column shows of a record; None where an attribute on the way to it is None or missing."""
+    """The field of a record; None where an attribute on the way is None or missing."""
     if not isinstance(field, str):
         return field(record)
     for name in field.split("."):
@@ -211,7 +197,6 @@ def fields(text: str) -> dict[str, Field]:
 
 
 def table(columns: Sequence[Column], records: Iterable[Any], **more: Any) -> Table:
-    """A row for each record."""
     columns = [column for column in columns if column.shown]
     return Table(columns, [[column.cell(record) for column in columns] for record in records], **more)
 
@@ -225,17 +210,15 @@ def quiet(*texts: str) -> Lines:
 
 
 def answer(texts: Sequence[str], look: str) -> Lines:
-    """The answer of a study in its colour, and what it rests on."""
+    """The answer of a study in its colour, then its basis."""
     return Lines([Cell(texts[0], look), *quiet(*texts[1:]).lines])
 
 
 def remarks(title: str, found: Iterable[str | Remark], **more: Any) -> Section:
-    """Remarks, or sentences, as a list below a heading."""
     return Section(title, [Remarks([Remark("", each) if isinstance(each, str) else each for each in found], **more)])
 
 
 def judged(text: str, note: str = "") -> Cell:
-    """A grade, an answer, a status or a state in its colour."""
     found = word(text)
     return Cell(text, found.look, sort=found.rank, note=note, chip=True)
 
@@ -245,7 +228,7 @@ def some(names: Sequence[str], most: int = 6) -> str:
 
 
 def without_empty(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks that show something: builders need not ask whether there is anything below a heading."""
+    """The blocks that show something, so that builders need not ask."""
     for block in blocks:
         match block:
             case Section():

@@ -1,4 +1,4 @@
-"""Results: their figures, grades, jobs, meters and costs in words; as a table, CSV and JSON; failures and cautions."""
+"""Results in words, as a table, CSV and JSON: figures, jobs, meters, costs, failures and cautions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,21 +19,21 @@ from torchmark.report.names import Names
 from torchmark.report.text import shorten
 from torchmark.report.units import NOTHING, duration, percent, relative
 
-_WIDE, _WIDEST = 120, 150  # columns of a terminal from which more figures are shown
+_WIDE, _WIDEST = 120, 150  # widths of a terminal that show more figures
 _REASON = 160
-# What a good grade already answers; `show --details` has them nevertheless.
+# A good grade answers these; `show --details` has them nevertheless.
 _ANSWERED = frozenset(("noisy", "warming", "drifting", "slowing", "contended", "few-samples", "process-spread"))
 
 Maker = Callable[[Result], str | doc.Cell]
 
 
 def step_time(estimate: Estimate | None) -> str:
-    """The time of a step, which is not below zero."""
+    """Never below zero."""
     return duration(max(estimate.center_s, 0.0)) if estimate else NOTHING
 
 
 def margin(estimate: Estimate | None) -> str:
-    """Where a repeat would land, relative to the step; in seconds where a step takes no longer than its call."""
+    """Where a repeat would land, as a share; in seconds where a step takes no longer than its call."""
     if estimate is None or estimate.verdict == "as-published":
         return NOTHING
     if estimate.center_s <= estimate.call_cost_s:
@@ -42,7 +42,7 @@ def margin(estimate: Estimate | None) -> str:
 
 
 def step_rate(result: Result, amount: Literal["items", "flops", "bytes"] = "items") -> float | None:
-    """Items, operations or bytes per second; None where a step has none of them."""
+    """Per second; None where a step has none of them."""
     center, each = result.estimate.center_s if result.estimate else 0.0, getattr(result.work, amount, None)
     return each / center if each and center > 0 else None
 
@@ -52,25 +52,25 @@ def rate(result: Result) -> str:
 
 
 def peak_memory(result: Result) -> int | None:
-    """Bytes: of the device where it has memory of its own."""
+    """Of the device where it has its own."""
     return (result.memory.device_peak_bytes or result.memory.host_peak_bytes) if result.memory else None
 
 
 def printed(result: Result) -> str:
-    """A published figure as it was printed, with its unit, which may have been in the heading."""
+    """As printed, with its unit, which may have been in the heading."""
     text, unit = (str(result.settings.get(name) or "") for name in ("printed", "unit"))
     return f"{text} {unit}" if text[-1:].isdigit() else text or NOTHING
 
 
 def grade_text(result: Result) -> str:
-    """good, fair: contended; the status where there is no figure; nothing for a published figure."""
+    """good, fair: contended; the status of a failure; empty for a published figure"""
     if result.status != "ok" or result.estimate is None:
         return result.status
     return grade.text if (grade := grade_of(result)) else ""
 
 
 def interval_note(run: Run) -> str:
-    """What ± means, and how many processes are behind the figures; empty for published ones."""
+    """What ± means and how many processes it rests on; empty for published figures."""
     counts = [max(1, len(each.processes)) for each in run.results if each.estimate and not is_published(each)]
     if not counts:
         return ""
@@ -80,7 +80,7 @@ def interval_note(run: Run) -> str:
 
 
 def job(result: Result) -> str:
-    """How long a whole job takes, and how that is known; empty where the case is no job."""
+    """The time of a whole job and how it is known; empty if the case is none."""
     found = result.job
     if found is None or not any(stage.steps for stage in found.stages):
         return ""
@@ -91,7 +91,7 @@ def job(result: Result) -> str:
 
 
 def time_by_phase(run: Run) -> str | None:
-    """Where the time went, over all cases and processes, longest first."""
+    """Over all cases and processes, longest first."""
     names = dict.fromkeys(name for result in run.results for name in result.phases_s)
     spent = {name: sum(result.phases_s.get(name, 0.0) for result in run.results) for name in names}
     parts = [f"{name} {duration(seconds)}" for name, seconds in sorted(spent.items(), key=lambda item: -item[1])]
@@ -99,7 +99,7 @@ def time_by_phase(run: Run) -> str | None:
 
 
 def energy(result: Result) -> str:
-    """The energy of an item, or of a step without items."""
+    """Of an item, or of a step without items."""
     joules, unit = item_energy(result), result.work.unit if result.work else ""
     if joules is None:
         joules, unit = step_energy(result.estimate) if result.estimate else None, "step"
@@ -108,7 +108,7 @@ def energy(result: Result) -> str:
 
 
 def readings(result: Result) -> Iterator[tuple[str, str]]:
-    """What meters read, each with its source, or why it is missing."""
+    """What meters read, with the source or why there is nothing."""
     seen = result.estimate.metered if result.estimate else Metered()
     clock, heat, power = seen.clock_hz, seen.temperature_c, ""
     if result.estimate and seen.mean_w is not None:
@@ -126,8 +126,7 @@ def readings(result: Result) -> Iterator[tuple[str, str]]:
         if known or source.startswith("unavailable"):  # the sources of contention are reported with it
             yield name, f"{text} ({source})" if text else source
     yield from ((name, text) for name, text in texts.items() if text)
-    if seen.major_faults:
-        yield "from disk", f"{seen.major_faults} pages"
+    yield "from disk", f"{seen.major_faults} pages" if seen.major_faults else ""
 
 
 def sustained(result: Result) -> str:
@@ -163,7 +162,6 @@ def cost_text(result: Result, prices: Prices) -> str:
 
 
 def cost_note(results: Sequence[Result], prices: Prices) -> str:
-    """What the costs leave out."""
     measured = [result for result in results if result.status == "ok" and result.estimate]
     silent = [result for result in measured if result.estimate and result.estimate.metered.mean_w is None]
     if prices.kilowatt_hour is None or not silent:
@@ -173,32 +171,29 @@ def cost_note(results: Sequence[Result], prices: Prices) -> str:
     return f"{which} {why}, so that its price is not in the cost."
 
 
-def results_table(
-    results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", caption: str = ""
-) -> doc.Table:
-    """A row for each result; a failed one has its status instead of figures. Columns without figures are left out."""
+def results_table(results: Sequence[Result], name: Maker, machine: Maker = lambda _: "", title: str = "") -> doc.Table:
+    """A row for each result, without columns that have no figure; a failed one has its status."""
     figured, kept = {id(each) for each in results if each.status == "ok" and each.estimate}, []
     for column in (doc.Column("case", "case", of=name), doc.Column("machine", of=machine), *_FIGURES):
         cells = [column.cell(each) if id(each) in figured or not column.is_number else NOTHING for each in results]
         if column.title in ("per step", "rate") or any(doc.as_cell(cell).text not in ("", NOTHING) for cell in cells):
             kept.append((column, cells))
     rows = list(zip(*(cells for _, cells in kept), strict=True))
-    return doc.Table([column for column, _ in kept], rows, caption=caption)
+    return doc.Table([column for column, _ in kept], rows, caption=title)
 
 
 def grade_cell(result: Result) -> doc.Cell:
-    """How far a figure can be relied on, or why there is none."""
     failed = result.status != "ok" or result.estimate is None
     return doc.judged(grade_text(result), shorten(result.reason or "", _REASON) if failed else "")
 
 
 def _first_step(result: Result) -> float | None:
-    """The first step with its start-up cost; None where it was not timed here."""
+    """None where it was not timed here."""
     return None if is_published(result) else doc.value_of(result, "estimate.first_step_s") or None
 
 
 def _tail(result: Result) -> float | None:
-    """The p99, where single steps were timed: a block of steps has no tail."""
+    """Only of single steps: a block of them has no tail."""
     estimate = None if is_published(result) else result.estimate
     return estimate.p99_s if estimate and estimate.block_size == 1 and estimate.p99_s > 0 else None
 
@@ -240,7 +235,7 @@ _FIGURES = (
 
 
 def failures(results: Sequence[Result], called: Callable[[Result], str]) -> doc.Remarks:
-    """Results without a figure, together where they failed for the same reason."""
+    """Results without a figure, by reason."""
     failed = (each for each in results if each.status != "ok")
     alike = grouped(failed, lambda each: (each.status, each.reason or "no reason was given", each.detail))
     remarks = [Remark(status, why, cases=tuple(map(called, own))) for (status, why, _), own in alike.items()]
@@ -248,28 +243,26 @@ def failures(results: Sequence[Result], called: Callable[[Result], str]) -> doc.
 
 
 def cautions(run: Run, names: Names) -> list[Remark]:
-    """The cautions of all results: equal ones together, by kind. One without cases is about all of them."""
+    """The cautions of all results, equal ones together, by kind. Without cases: about all of them."""
     cases: dict[Remark, list[str]] = {}
     for result in run.results:
         grade = grade_of(result)
-        # Noise inside a process matters little next to the spread between several of them, which ± covers.
+        # Noise inside a process is small next to the spread between several, which ± covers.
         noise = {"noisy"} if len(result.processes) > 1 else frozenset()
         hidden = _ANSWERED if grade and grade.word == "good" else noise
         for caution in dict.fromkeys(caution for caution in result.cautions if caution.kind not in hidden):
             cases.setdefault(caution, []).append(names.of(result))
-    kinds = list(dict.fromkeys(caution.kind for caution in cases))
     figured = {names.of(result) for result in run.results if result.estimate}
     everywhere = figured if len(figured) > 1 else {""}
     return [
         replace(caution, cases=() if everywhere <= set(called) else tuple(called))
-        for caution, called in sorted(cases.items(), key=lambda each: kinds.index(each[0].kind))
+        for alike in grouped(cases.items(), lambda each: each[0].kind).values()
+        for caution, called in alike
     ]
 
 
-def run_records(
-    runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None
-) -> doc.Records:
-    """A CSV row and a JSON line for each result; `json` replaces the object."""
+def records_of(runs: Sequence[Run], prices: Prices | None = None, json: Callable[[], Any] | None = None) -> doc.Records:
+    """A CSV row and a JSON line per result; `json` replaces the object."""
     return doc.Records(
         _CSV | doc.fields(_COSTS if prices else ""),
         lambda: (_row(run.header, result, prices) for run in runs for result in run.results),
@@ -279,7 +272,7 @@ def run_records(
 
 
 def run_object(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> dict[str, Any]:
-    """`run`: the header and what is known of the whole run; `results`: one entry per case."""
+    """`run`: the header and all about the whole run; `results`: one entry per case."""
     cases = dict.fromkeys((*run.header.cases, *(result.case.text for result in run.results)))  # a search adds some
     about = msgspec.to_builtins(run.header)
     about |= {"cases": [*cases], "process_spread": run.process_spread, "problems": run.problems}
@@ -294,7 +287,7 @@ def _priced(result: Result, prices: Prices | None) -> Any:
 
 
 def _row(header: RunHeader, result: Result, prices: Prices | None) -> dict[str, Any]:
-    """The values of a CSV row; `sampled` is an estimate from samples, not from a publication."""
+    """The values of a CSV row; `sampled`: the estimate unless it was published."""
     machine, estimate = header.machine, result.estimate
     sampled = None if is_published(result) else estimate
     return {

@@ -1,4 +1,4 @@
-"""Run files: a list of what is stored, and what `torchmark check` found in them."""
+"""Run files: a list of the stored ones, and the findings of `torchmark check`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -28,8 +28,7 @@ _CAVEAT = "This detects damage, not forgery. That several files are independent 
 
 
 def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ()) -> doc.Document:
-    """The headers of runs, newest first; `problems`, read last, are files that could not be read.
-    There may be a hundred thousand runs: a table keeps one row for each, and equal texts once."""
+    """Runs, newest first, and `problems`, which are read last. Of 100,000 runs, a table keeps equal texts once."""
 
     def row(header: RunHeader) -> tuple[str, ...]:
         machine = header.machine
@@ -63,20 +62,19 @@ def listing_document(headers: Iterable[RunHeader], problems: Sequence[str] = ())
 class FileReport(Struct, frozen=True):
     file: str
     run: str
-    level: Level | None  # the highest that it reaches; None: not even well-formed
-    sealed: bool  # it ends with a checksum, and that is right
+    level: Level | None  # the highest reached; None: not well-formed
+    sealed: bool  # ends with the right checksum
     cases: int  # with a result
     planned: int  # of so many
     figures: int  # cases with a figure
     processes: int  # behind those figures
-    recounted: int  # of which so many were worked out again from raw samples
-    supported: int  # figures with which at least two other files agree
+    recounted: int  # recomputed from raw samples
+    supported: int  # by at least two other files
     flaws: tuple[Remark, ...] = ()
 
 
 def check_document(reports: Sequence[FileReport], brief: bool = False) -> doc.Document:
-    """The findings of all files, then the level of trust that each file reaches.
-    Findings are never broken in a terminal: other programs read them line by line."""
+    """The findings, one per line for other programs, then the level of trust of each file."""
     found = [(report, flaw) for report in reports for flaw in report.flaws]
     fields = doc.fields("file=0.file line place=1.place level=1.kind finding=1.cause")
     fields["line"] = lambda each: each[1].line or None

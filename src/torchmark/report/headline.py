@@ -1,4 +1,4 @@
-"""The headline of a run, its speed in each area between published machines; and the same as a picture to post."""
+"""The headline of a run: its speed in each area between published machines, as text and as a picture."""
 
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
@@ -14,7 +14,7 @@ from torchmark.report.charts import is_measured
 from torchmark.report.html import GENERATOR, fill
 from torchmark.report.text import clean_record, shorten
 
-# What people ask about first; other workloads follow in the order of the run.
+# Asked about most; other workloads follow in the order of the run.
 HEADLINES = ("resnet50", "bert-classify", "llm-decode", "stable-diffusion", "vit-train", "mlp", "lstm", "matmul")
 TILES = 6
 FAILURES = 6  # that a card without a figure names
@@ -22,7 +22,7 @@ _INSIDE = 304  # pixels of a tile between its margins
 
 
 def headline_blocks(headline: Headline, machine: Machine, named: bool = True) -> Iterator[doc.Block]:
-    """A table for each device, its summary, and the next commands; `named`: with the machine above it."""
+    """A table and summary for each device, then the next commands; `named`: with the machine above."""
     marks = footnotes(headline.blocks)
     for areas in headline.blocks:
         device = "CPU" if areas.device == "cpu" else areas.device
@@ -47,7 +47,7 @@ def headline_blocks(headline: Headline, machine: Machine, named: bool = True) ->
 
 
 def footnotes(blocks: Sequence[Block]) -> dict[str, str]:
-    """The known flaws of the published figures, each with its mark."""
+    """The known flaws of published figures, each with its mark."""
     others = (other for areas in blocks for area in areas.areas for other in (area.faster, area.slower))
     flaws = dict.fromkeys(flaw for other in others if other for flaw in other.flaws)
     return {flaw: f"[{letter}]" for flaw, letter in zip(flaws, ascii_lowercase, strict=False)}
@@ -74,7 +74,7 @@ def neighbour(other: Neighbour | None, marks: dict[str, str]) -> str:
 
 
 def render_card(run: Run, version: str, baseline: Run | None = None, headline: Headline | None = None) -> str:
-    """An SVG of 1200 by 630, as posts show it, with the areas of the headline's first device or with first results."""
+    """An SVG of 1200 by 630: areas of the headline's first device, else first results."""
     run, headline = clean_record(run), headline and clean_record(headline)
     baseline = baseline and clean_record(baseline)
     machine = run.header.machine
@@ -108,7 +108,7 @@ def draw_png(card: str) -> bytes:
 
 
 def headline_results(run: Run) -> list[Result]:
-    """The first result of each workload, those that people ask about most in front."""
+    """The first of each workload, in the order of HEADLINES."""
     first: dict[str, Result] = {}
     for result in run.results:
         if is_measured(result) and figures.step_rate(result):
@@ -145,6 +145,6 @@ def _fit(text: str, size: float, room: float = _INSIDE) -> str:
 
 
 def _breadth(text: str) -> float:
-    """The width of the text relative to the font size, in the widest likely font."""
+    """Relative to the font size, in the widest likely font."""
     narrow, broad = " ilj.,:;'|!·/()[]", "MWmw@%—…"
     return sum(0.42 if each in narrow else 1.0 if each in broad or ord(each) > 0x2FF else 0.7 for each in text)

@@ -1,6 +1,4 @@
-"""Documents as a page: one self-contained file, with a policy that allows nothing but its own style and script."""
-
-from __future__ import annotations
+"""Documents as a self-contained page, with a policy that allows only its own style and script."""
 
 import base64
 import hashlib
@@ -23,11 +21,10 @@ if TYPE_CHECKING:
 GENERATOR = "torchmark"  # marks our own pages and cards
 # Nothing may be loaded, sent or framed; only our own script and style may act.
 _POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
-_TOO_WIDE = 150  # columns that a terminal shows only from here on are left out
+_TOO_WIDE = 150  # columns that only wider terminals show are left out
 
 
 def write(blocks: Iterable[doc.Block], version: str) -> str:
-    """The whole page: a title, then sections."""
     head, *rest = blocks
     if not isinstance(head, doc.Title):
         head, rest = doc.Title(GENERATOR), [head, *rest]
@@ -44,7 +41,7 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
         head=head,
         content=content,
         menu=[section for section in sections if section.title],
-        footer=f"Made by torchmark {version}. This page is self-contained: it loads nothing and sends nothing.",
+        footer=f"Made by torchmark {version}. This self-contained page loads nothing and sends nothing.",
         style=style,
         script=script,
         policy=_POLICY.format(*digests),
@@ -54,12 +51,12 @@ def write(blocks: Iterable[doc.Block], version: str) -> str:
 
 
 def fill(template: str, **values: Any) -> Markup:
-    """A template with values: all but Markup is cleaned and escaped."""
+    """Fill a template; all values but Markup are cleaned and escaped."""
     return Markup(_environment().get_template(template).render(values))
 
 
 def is_own_page(beginning: bytes) -> bool:
-    """Whether a file that begins like this is a page or a card of ours."""
+    """Whether a file with this beginning is a page or card of ours."""
     marks = (f'<meta name="generator" content="{GENERATOR} ', f"<metadata>{GENERATOR} ")
     return any(mark.encode() in beginning for mark in marks)
 
@@ -69,7 +66,7 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
@@ -83,13 +80,13 @@ def _environment() -> Environment:
     )
     helpers = (cells, code_of, noted, sentence, doc.as_cell, doc.word)
     environment.globals |= {helper.__name__: helper for helper in helpers}
-    # A section has a filter from so many cards on, and shows so many findings before a click.
+    # Cards from which a section has a filter; findings before a click.
     environment.globals |= {"many_cards": 24, "most_findings": 9, "too_wide": _TOO_WIDE}
     return environment
 
 
 def cells(table: doc.Table) -> list[list[doc.Cell]]:
-    """The cells as the template needs them: with the row's note in the first one, and a judgement's cause below it."""
+    """The cells with the row's note in the first, and a judgement's cause as its note."""
 
     def shown(cell: doc.Cell, note: str) -> doc.Cell:
         if not cell.chip:
@@ -103,12 +100,11 @@ def cells(table: doc.Table) -> list[list[doc.Cell]]:
 
 
 def code_of(block: doc.Code) -> Markup:
-    """Code keeps its lines."""
     return Markup("\n").join(map(clean, block.lines))
 
 
 def noted(block: doc.Remarks) -> Iterator[tuple[Remark, str, str]]:
-    """Remarks of a kind, each with its place and look."""
+    """Those of a kind, with place and look."""
     for remark, where in zip_longest(block.remarks, block.where):
         cases = f"{len(remark.cases)} cases" if len(remark.cases) > 1 else "".join(remark.cases)
         if remark.kind:

@@ -1,4 +1,4 @@
-"""Many machines: a leaderboard with its boards and places, and a fleet with its jobs and what its nodes measured."""
+"""Many machines: a leaderboard, and a fleet with its jobs and results."""
 
 import math
 from collections import Counter
@@ -23,13 +23,13 @@ from torchmark.report.text import clean_record, shorten
 BOARDS_SHOWN = 100  # on a page and in Markdown; CSV and JSON have them all
 FAILURES_SHOWN = 3  # of each board
 PROBLEMS_SHOWN = 20
-_OPEN = 3  # boards that a page shows without a click
+_OPEN = 3  # boards that a page shows unfolded
 
 RULES = (
     "Only the same work is ranked: one task, version, precision and procedure. A machine has one place per choice of "
     "settings, by its latest undisturbed result. A rank is shared (=) where intervals overlap. A result graded poor "
-    "has no rank: other programs were busy, or its ± is above 15% or unknown. Every file was checked as by "
-    "`torchmark check`, except for raw samples: files that fail are left out and named at the end."
+    "has no rank: other programs were busy, or its ± is above 15% or unknown. Files were checked as by "
+    "`torchmark check`, except for raw samples: those that fail are listed at the end."
 )
 _CSV = doc.fields("""
     task version dtype procedure rank tied cpu cores memory_gib device model setting rate low high unit
@@ -37,9 +37,7 @@ _CSV = doc.fields("""
 """)
 
 
-class Source(Struct, frozen=True):
-    """What a leaderboard is made of, and what could not be read. The folder is not shared."""
-
+class Source(Struct, frozen=True):  # of a leaderboard; its folder is not shared
     files: int
     results: int
     problems: tuple[str, ...] = ()
@@ -48,7 +46,6 @@ class Source(Struct, frozen=True):
 def leaderboard_document(
     boards: Sequence[Board], source: Source, version: str = "", overall: Overall | None = None
 ) -> doc.Document:
-    """The boards with the most places first."""
 
     def json() -> dict[str, Any]:
         kinds = ("places", "disturbed", "failed")
@@ -151,32 +148,35 @@ def _record(board: Board, place: Place) -> dict[str, Any]:
     return about | {"rate": place.rate or None, "low": place.low or None, "high": high}
 
 
-class Member(Struct, frozen=True):
-    """One job of a fleet: its node, its state, and what it has measured."""
-
+class Member(Struct, frozen=True):  # one job of a fleet
     label: str
     kind: str
-    about: str  # the kind, as the scheduler describes it
+    about: str  # the kind in the scheduler's words
     state: str
     reason: str = ""
-    measured: int = 0
-    planned: int | None = None
     nodes: int = 1
-    names: tuple[str, ...] = ()  # of the nodes, where they are asked for
+    names: tuple[str, ...] = ()  # of the nodes, if asked for
     run: Run | None = None
+
+    @property
+    def measured(self) -> int:  # cases that have a result, even a failure
+        return sum(result.status != "interrupted" for result in self.run.results) if self.run else 0
+
+    @property
+    def planned(self) -> int | None:  # cases to measure; None until the node knows
+        return len(self.run.header.cases) if self.run else None
 
     @property
     def cases(self) -> str:
         return units.NOTHING if self.planned is None else f"{self.measured}/{self.planned}"
 
-
-def _facts(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """All but the runs."""
-    return [{name: each for name, each in asdict(member).items() if name != "run"} for member in members]
+    @property
+    def facts(self) -> dict[str, Any]:
+        names = ("label", "kind", "about", "state", "reason", "measured", "planned", "nodes", "names")
+        return {name: getattr(self, name) for name in names}
 
 
 def gathered_document(members: Sequence[Member]) -> doc.Document:
-    """What single nodes measured, and separately what several did together."""
     members = tuple(map(clean_record, members))
     runs = [member.run for member in members if member.run]
     alone = [(each.kind, each.run) for each in members if each.run and each.nodes == 1]
@@ -187,18 +187,19 @@ def gathered_document(members: Sequence[Member]) -> doc.Document:
 
     def json() -> dict[str, Any]:
         return {
-            "nodes": _facts(members),
+            "nodes": [each.facts for each in members],
             "kinds": kinds,
             "outliers": [asdict(each) | {"text": each.text} for each in outliers],
             "scaling": scalings,
             "runs": [figures.run_object(run) for run in runs],
         }
 
-    return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), figures.run_records(runs, json=json))
+    return doc.Document(lambda: _fleet_blocks(members, kinds, outliers, scalings), figures.records_of(runs, json=json))
 
 
-def status_document(members: Sequence[Member], shown: Sequence[Member] | None = None) -> doc.Document:
-    shown = members if shown is None else shown
+def status_document(members: Sequence[Member], shown: Sequence[Member] = ()) -> doc.Document:
+    """The state of all jobs; the table may show a part of them."""
+    shown = shown or members
     columns = [
         doc.Column("node", "name", of="label"),
         doc.Column("name", shown=any(member.names for member in shown), of="names", written=",".join),
@@ -208,53 +209,51 @@ def status_document(members: Sequence[Member], shown: Sequence[Member] | None = 
         doc.Column("", of="reason"),
     ]
     table = doc.table(columns, shown)
-    records = doc.Records(json=lambda: {"nodes": _facts(members)})
-    return doc.Document(lambda: [doc.Title(summary(members)), table], records)
+    records = doc.Records(json=lambda: {"nodes": [each.facts for each in members]})
+    return doc.Document(lambda: [_summary(members), table], records)
 
 
-def summary(members: Sequence[Member]) -> str:
+def _summary(members: Sequence[Member]) -> doc.Title:
     """20 nodes of 3 kinds: 12 done, 8 running"""
     kinds = len({member.about for member in members})
     noun = "job" if any(member.nodes > 1 for member in members) else "node"
     counts = ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in members).most_common())
-    return f"{counted(len(members), noun)}{f' of {kinds} kinds' if kinds > 1 else ''}: {counts}"
+    return doc.Title(f"{counted(len(members), noun)}{f' of {kinds} kinds' if kinds > 1 else ''}: {counts}")
 
 
 def _fleet_blocks(
     members: Sequence[Member], rows: Sequence[KindRow], outliers: Sequence[Outlier], scalings: Sequence[Scaling]
 ) -> Iterator[doc.Block]:
-    several = len({row.kind for row in rows}) > 1
     columns = [
         doc.Column("case", "case", repeats="blank", of="case"),
-        doc.Column("kind", "name", shown=several, of="kind"),
+        doc.Column("kind", "name", shown=len({row.kind for row in rows}) > 1, of="kind"),
         doc.Column("nodes", "figure", of="machines", written=str),
         doc.Column("per step", "figure", of="step_s", written=units.duration),
         doc.Column("±", "figure", of="spread", written=units.relative),
         doc.Column("rate", "figure", of=lambda row: units.rate(row.rate, row.unit)),
         doc.Column("verdict", of="verdicts", written=", ".join),
     ]
-    # Kinds in words: as the nodes describe themselves, else as the scheduler does.
+    # In words: of the nodes themselves, else of the scheduler.
     kinds = {member.kind: member.about for member in reversed(members)}
     known = [(member.kind, member.run.header.machine) for member in members if member.run]
     kinds |= {kind: machine_line(machine) for kind, machine in known if machine.cpu}
-    yield doc.Title(summary(members))
+    yield _summary(members)
     yield doc.Facts(sorted(kinds.items()))
     yield doc.table(columns, rows)
     note = "± is half the range between the nodes of a kind; of a single node it is half its 95% interval."
     yield doc.quiet(note if rows else "")
     yield from (scaling_section(each, nodes=True) for each in scalings)
-    disturbed: dict[str, dict[str, None]] = {}  # rows of a scaling table that something else slowed down
-    for member in members:
-        for result in member.run.results if member.run and scalings else ():
+    disturbed: dict[str, dict[str, None]] = {}  # what slowed rows of a scaling table
+    lost: list[Remark] = []  # unlike the table of kinds, a scaling table has no failures
+    for label, run in [(member.label, member.run) for member in members if member.run]:
+        for result in run.results if scalings else ():
             if result.estimate and result.estimate.verdict in DISTURBED:
-                job = f"{member.label} with {counted(result.case.workers, 'worker')}"
+                job = f"{label} with {counted(result.case.workers, 'worker')}"
                 disturbed.setdefault(result.estimate.verdict, {})[job] = None
+        failures = () if rows else figures.failures(run.results, lambda result: result.case.text).remarks
+        lost += [replace(each, cases=tuple(f"{label}: {case}" for case in each.cases)) for each in failures]
     yield doc.remarks("Disturbed", [Remark(verdict, ", ".join(jobs)) for verdict, jobs in disturbed.items()])
     yield doc.remarks("Outliers", [outlier.text for outlier in outliers])
-    lost: list[Remark] = []  # of teams: unlike the table of kinds, a scaling table has no failures
-    for member in members if not rows else ():
-        found = figures.failures(member.run.results if member.run else (), lambda result: result.case.text).remarks
-        lost += [replace(each, cases=tuple(f"{member.label}: {case}" for case in each.cases)) for each in found]
     yield doc.remarks("Without a figure", lost)
     undone = grouped((each for each in members if each.state != "done"), attrgetter("state", "reason"))
     missing = []

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from torchmark.report import document as doc
 from torchmark.report.text import clean
 
-WIDEST = 120  # columns that a terminal shows from here on are left out
+WIDEST = 120  # columns that only wider terminals show are left out
 
 
 def write(blocks: Iterable[doc.Block]) -> str:
-    """All blocks, with an empty line between two of them."""
     return "\n\n".join(part for block in blocks for part in _parts(block)) + "\n"
 
 
@@ -20,7 +19,7 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The text as code; a backquote or a bar in it cannot end the cell."""
+    """As code, whose cell no backquote or bar can end."""
     return "`" + clean(text).replace("`", "'").replace("|", "/") + "`"
 
 

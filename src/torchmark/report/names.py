@@ -16,20 +16,17 @@ from torchmark.report.text import shorten
 _NAME = 60
 
 
-class Names(Struct, frozen=True):
-    """What rows need not repeat: where most cases ran, and parameters that all have in common."""
-
-    place: str | None = None
-    params: Mapping[str, Value] = {}
+class Names(Struct, frozen=True):  # what rows need not repeat
+    place: str | None = None  # where most cases ran
+    params: Mapping[str, Value] = {}  # that all cases have in common
 
     @property
     def note(self) -> str:
-        """What else a heading has to say for such rows."""
+        """What the heading adds to such rows."""
         params = Case("", "", dict(self.params)).task.partition(":")[2]
         return f"All with {params.replace(',', ', ')}" if params else ""
 
     def of(self, result: Result) -> str:
-        """The case as a row calls it."""
         own = {key: value for key, value in result.case.params.items() if key not in self.params}
         case = replace(result.case, params=own)
         if place(result) != self.place:
@@ -38,7 +35,7 @@ class Names(Struct, frozen=True):
 
 
 def names_of(results: Sequence[Result]) -> Names:
-    """Names for the rows of one table. Equal parameters of different workloads need not mean the same."""
+    """Equal parameters of different workloads need not mean the same."""
     cases = [result.case for result in results]
     params = cases[0].params if len(cases) > 1 and len({case.workload for case in cases}) == 1 else {}
     # By their text: 1 and True are equal, but not alike.
@@ -47,12 +44,10 @@ def names_of(results: Sequence[Result]) -> Names:
 
 
 def place(result: Result) -> str:
-    """Where a case ran, and whether as published."""
     return f"{result.case.device}/{result.case.dtype}{' as published' if is_published(result) else ''}"
 
 
 def shared_place(results: Sequence[Result]) -> str | None:
-    """The place that most results have in common, if there is one."""
     return next((name for name, count in Counter(map(place, results)).items() if count > len(results) / 2), None)
 
 
@@ -75,14 +70,14 @@ def longer(command: str) -> str:
 
 
 def machine_parts(machine: Machine) -> tuple[str, str, str]:
-    """8 cores, 24 GiB, torch 2.13.0: what is known of them"""
+    """8 cores, 24 GiB, torch 2.13.0: each empty if unknown"""
     cores = counted(machine.physical_cores, "core") if machine.physical_cores else ""
     memory = f"{machine.memory_gib} GiB" if machine.memory_gib else ""
     return cores, memory, f"torch {machine.torch}" if machine.torch else ""
 
 
 def machine_line(machine: Machine, device: str | None = None) -> str:
-    """The processor, or the one device that all cases used, with cores, memory and torch."""
+    """The processor or the given device, with cores, memory and torch."""
     models = {info.name: info.model for info in machine.devices if info.model != machine.cpu}
     parts = [models[device]] if device in models and device != "cpu" else []
     *size, torch = machine_parts(machine)
@@ -90,12 +85,11 @@ def machine_line(machine: Machine, device: str | None = None) -> str:
 
 
 def machine_of(run: Run) -> str:
-    """The machine of a run, with the device that most of its cases used."""
     return machine_line(run.header.machine, (shared_place(run.results) or "").partition("/")[0])
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """What to call each run: its label, else its machine, with the id where that is not enough."""
+    """Each run's label, else its machine, with the id where that is not unique."""
     names = []
     for run in runs:
         label = run.header.label or ""
@@ -107,7 +101,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def machine_name(run: Run) -> str:
-    """The accelerator that was used, else the processor."""
+    """The accelerator in use, else the processor."""
     models = {info.name: info.model for info in run.header.machine.devices if info.name != "cpu"}
     model = next((models[device] for device in devices_of(run) if device in models), run.header.machine.cpu)
     return plain_model(model) or "unnamed machine"
@@ -133,7 +127,7 @@ def variant_name(case: Case) -> str:
 
 
 def variant_parts(case: Case) -> list[str]:
-    """The parts of a variant: the mode, parameters, another dtype than most, options."""
+    """The mode, parameters, an unusual dtype, options."""
     text = replace(case, device="cpu", dtype="", protocol="steady").text
     work, _, options = text.partition("/")[2].partition("@cpu/")
     dtype = [case.dtype] if case.dtype != "float32" else []

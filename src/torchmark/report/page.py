@@ -1,4 +1,4 @@
-"""The page about one or more runs: headline, findings, speeds, comparisons, all results, caveats and machines."""
+"""The page about runs: headline, findings, charts, comparisons, results, caveats and machines."""
 
 import math
 import re
@@ -23,38 +23,35 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.run import conclusion
 from torchmark.report.text import clean_record, shorten
 
-# A page stays small enough to send around.
+# Keep a page small enough to send around.
 MOST_CARDS = 48  # in a section
 _SECTION_BYTES = 200_000  # of charts in a section
 _MOST_NOTES = 60
 _MOST_ROWS = 1000  # in the table
 _REASON = 160
 _MEASURING = ("run", "limits", "tune", "fit", "ab", "replicate")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # no shell takes it for more, and it leads to no folder
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.,:+=%-]*")  # nothing to a shell, and no folder
 _ROOFLINE = (
-    "Lines are the highest rates measured on the device; a point on a line has reached that limit. Work on the "
-    "left is limited by memory bandwidth, work on the right by arithmetic. Points far below the lines are limited "
-    "by something else, such as launch overhead or data loading. Unlabelled points show their names on hover."
+    "Lines are the highest rates measured on the device: memory bandwidth limits work on the left, arithmetic on the "
+    "right. Points far below are limited by something else, such as launch overhead or data loading. Hover for names."
 )
 _STEPS = (
-    "Samples in the order they were taken, discarded warm-up shaded. A slope indicates drift or heating. In sustained "
-    "runs, two bars mark the first and the last seconds."
+    "Samples in their order; discarded warm-up is shaded. A slope indicates drift or heating. In sustained runs, two "
+    "bars mark the first and the last seconds."
 )
 
 
-class _Page:
-    """What all sections need."""
-
+class _Page:  # what all sections need
     def __init__(self, runs: Sequence[Run], on_chart: Callable[[], object]) -> None:
         self.runs = list(map(clean_record, runs))
         self.names = names.run_names(self.runs)
         self.series = find_series(self.runs)
+        self.done = [(each, result) for each in self.series for result in each.results]
         self.several = len(self.series) > 1
         self.named = list(zip(self.runs, self.names, strict=True))
         self._on_chart = on_chart
 
     def card(self, panel: Panel) -> doc.Card:
-        """A chart, or one figure written large."""
         if panel.chart:
             drawing = draw(panel.chart, panel.about)
             self._on_chart()
@@ -67,7 +64,7 @@ class _Page:
     def cards(
         self, anchor: str, title: str, lead: str, panels: Iterable[Panel | None], count: int, **more: Any
     ) -> doc.Section:
-        """A section with as many charts as a page has room for, and the count of the others."""
+        """As many charts as a page has room for, and the count of the others."""
         cards: list[doc.Card | None] = []
         for panel in islice(panels, MOST_CARDS):
             cards.append(self.card(panel) if panel else None)
@@ -86,7 +83,7 @@ def page_document(
     prices: Prices | None = None,
     headlines: Sequence[Headline | None] = (),
 ) -> doc.Document:
-    """The page about all runs, compared with the one at index `baseline`. A headline of one run alone opens it."""
+    """All runs, compared with the one at index `baseline`. The headline of a single run opens it."""
     page = _Page(runs, on_chart)
 
     def blocks() -> Iterator[doc.Block]:
@@ -102,8 +99,8 @@ def page_document(
         yield from _charts(page, baseline)
         yield _results(page)
         yield from [_costs(page, prices)] if prices else []
-        sampled = [(each, result) for each in page.series for result in each.results if speeds.has_samples(result)]
-        panels = (speeds.find_steps(each, result, page.several) for each, result in sampled)
+        sampled = [done for done in page.done if speeds.has_samples(done[1])]
+        panels = (speeds.find_steps(*done, page.several) for done in sampled)
         yield page.cards("steps", "Step times", _STEPS, panels, len(sampled))
         notes = caveats(page.runs, page.names if several else [""])
         listed = doc.Remarks(notes.remarks[:_MOST_NOTES], where=notes.where[:_MOST_NOTES])
@@ -157,8 +154,8 @@ def _charts(page: _Page, baseline: int) -> Iterator[doc.Block]:
 
 
 def _results(page: _Page) -> doc.Section:
-    owners = {id(result): each.name if page.several else "" for each in page.series for result in each.results}
-    results = [result for each in page.series for result in each.results]
+    owners = {id(result): each.name if page.several else "" for each, result in page.done}
+    results = [result for _, result in page.done]
     if not results:
         return doc.Section("Results", [doc.Lines(["No case was finished."])], anchor="results")
 
@@ -188,8 +185,7 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
         doc.Column("per epoch", "figure", of="2.epoch", written=price),
         doc.Column("whole job", "figure", of="2.job", written=price),
     ]
-    known = [(each, result, cost_of(result, prices)) for each in page.series for result in each.results]
-    rows = [row for row in known if row[2]]
+    rows = [(each, result, cost) for each, result in page.done if (cost := cost_of(result, prices))]
     notes = dict.fromkeys(figures.cost_note(run.results, prices) for run in page.runs)
     lead = f"{figures.cost_heading(prices)}. {' '.join(filter(None, notes))}"
     table = doc.table(columns, rows[:_MOST_ROWS], caption="Cost of each result.")
@@ -197,12 +193,11 @@ def _costs(page: _Page, prices: Prices) -> doc.Section:
 
 
 def caveats(runs: Sequence[Run], owners: Sequence[str]) -> doc.Remarks:
-    """Failures, then cautions, then file problems. Equal ones of several machines are one remark."""
+    """Failures, cautions, file problems. Equal ones of several machines are one remark."""
     pairs = [(run, name, names.Names(names.shared_place(run.results))) for run, name in zip(runs, owners, strict=True)]
     found = [(name, each) for run, name, called in pairs for each in figures.failures(run.results, called.of).remarks]
     found += [(name, each) for run, name, called in pairs for each in figures.cautions(run, called)]
-    groups = grouped(found, lambda pair: (pair[1].kind, pair[1].fix))
-    together = list(map(_together, groups.values()))
+    together = list(map(_together, grouped(found, lambda pair: (pair[1].kind, pair[1].fix)).values()))
     together += [(Remark("file", shorten(problem)), name) for run, name, _ in pairs for problem in run.problems]
     return doc.Remarks([remark for remark, _ in together], where=[where for _, where in together])
 
@@ -232,7 +227,7 @@ def _cut(texts: Sequence[str]) -> list[str]:
 
 
 def _can_be_pasted(command: str) -> bool:
-    """Whether a stranger's file may suggest it: only measuring commands of plain words and cases are safe to paste."""
+    """Whether a stranger's file may suggest it: only measuring commands of plain words are safe to paste."""
     program, *words = command.split(" ")
     if len(command) > 10_000 or program != "torchmark" or not words or words[0] not in _MEASURING:
         return command == "pytest"
@@ -258,7 +253,7 @@ def _machine_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "torch", " ".join(filter(None, (machine.torch, machine.torch_build)))
     plugged = {True: "on battery", False: "plugged in", None: ""}[machine.on_battery]
     yield "Power", ", ".join(filter(None, (machine.power_mode, plugged)))
-    meters = ("energy", "clock", "temperature", "throttling")  # sources on which all cases agree
+    meters = ("energy", "clock", "temperature", "throttling")  # on which all cases agree
     sources = {name: {each.provenance[name] for each in run.results if name in each.provenance} for name in meters}
     yield "Meters", "; ".join(f"{name} {found.pop()}" for name, found in sources.items() if len(found) == 1)
     yield "Measured", names.moment(header.created)

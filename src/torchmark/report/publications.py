@@ -1,4 +1,4 @@
-"""Publications: their figures as they are read, and their tables next to the figures of this machine."""
+"""Publications: their figures, and their tables next to the figures of this machine."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from torchmark.report import figures, units
 from torchmark.report.names import Names, machine_line, moment, place
 
 _EXTRAPOLATED = (
-    "~ is extrapolated: what happens once and the first steps as they were, all others by the later steps. "
-    "± is the 95% interval that follows from these."
+    "~ is extrapolated: one-time work and first steps as measured, all others by the later steps. "
+    "± is the 95% interval of that."
 )
 MORE_TIME = "What would take too long: more time with --budget, fewer steps with --scale."
 _FIELDS = doc.fields("""
@@ -26,8 +26,7 @@ _FIELDS = doc.fields("""
 
 
 def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) -> doc.Document:
-    """The machines of a publication in one table, by case, and what to be careful about.
-    A letter stands for a caution about some figures only."""
+    """All machines in one table, by case, then cautions; a letter stands for one about some figures only."""
 
     def blocks() -> Iterator[doc.Block]:
         results = [result for run in runs for result in run.results]
@@ -52,18 +51,17 @@ def publication_document(runs: Sequence[Run], title: str, about: Sequence[str]) 
         of_some = [Remark(f"{mark} {each.kind}", each.cause, each.fix) for each, mark in letters.items()]
         yield doc.remarks("Care", [*of_all, *of_some])
 
-    return doc.Document(blocks, figures.run_records(runs))
+    return doc.Document(blocks, figures.records_of(runs))
 
 
 def replication_document(run: Run, replicated: Sequence[Replicated]) -> doc.Document:
-    """The tables of each publication in its own shape, unit and notation."""
     rows, columns = partial(_lines, replicated), {name: name for name in _FIELDS}
     records = doc.Records(columns, rows, lambda: figures.run_object(run) | {"publications": replicated}, rows)
     return doc.Document(lambda: _replication_blocks(run, replicated), records)
 
 
 def like_printed(value: float, unit: str, examples: Sequence[str]) -> str:
-    """A figure written as those around it are: bare, with its unit, or in hours, minutes and seconds."""
+    """Like the figures around it: bare, with its unit, or in hours, minutes and seconds."""
     if unit == "s" and any(re.search(r"\d[hm]\b", example) for example in examples):
         if value < 99.5:
             return f"{units.digits(value) if value < 9.95 else round(value)}s"
@@ -106,8 +104,8 @@ def _replication_blocks(run: Run, replicated: Sequence[Replicated]) -> Iterator[
         legend.append(MORE_TIME)
     known = {each.case: each.disturbed for each in own if each.value is not None}
     if disturbed := [how for how in known.values() if how]:
-        busy = f"While {len(disturbed)} of {len(known)} figures were timed, this machine was busy with other things"
-        legend.append(f"{busy}: {max(disturbed)}. They are too slow.")
+        busy = f"This machine was busy while {len(disturbed)} of {len(known)} figures were timed"
+        legend.append(f"{busy}: {max(disturbed)}. The true speeds are higher.")
     yield doc.quiet(*legend)
 
 
@@ -135,7 +133,7 @@ def _table(sheet: Sheet) -> doc.Table:
             yield units.relative(row.own[0].precision) if row.own[0].value else ""
         if factors:
             yield units.factor(_factor(row)) if _factor(row) else ""
-        if sheet.has_speedup:  # how many times as fast the second place is as the first
+        if sheet.has_speedup:  # of the second place against the first
             first, second = ([own.value or 0.0 for own in row.own] + [0.0, 0.0])[:2]
             yield units.factor(first / second) if first and second else ""
 
@@ -143,7 +141,7 @@ def _table(sheet: Sheet) -> doc.Table:
 
 
 def _factor(row: Row) -> float | None:
-    """How many times as fast this machine is as that of the row."""
+    """How many times as fast this machine is."""
     published, here = next((each.value for each in row.printed if each.unit == row.unit), None), row.own[0].value
     if not published or not here:
         return None
@@ -162,7 +160,7 @@ def _notes(sheet: Sheet) -> Iterator[str]:
 
 
 def _lines(replicated: Sequence[Replicated]) -> Iterator[dict[str, Any]]:
-    """A line for each published figure, or row without one, with each figure of this machine."""
+    """One per published figure, or row without one, and figure of this machine."""
     for source, row in [(sheet, row) for each in replicated for sheet in each.sheets for row in sheet.rows]:
         published: list[Any] = [each for each in row.printed if each.unit == row.unit]
         for figure, own in product(published or [None], row.own):

@@ -1,10 +1,10 @@
-"""The report of a run: its headline, its results, what should be read next to them; one result in full; limits."""
+"""The report of a run: headline, results, remarks; one result in full; limits."""
 
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, get_args
 
 from torchmark.analyze import efficiency
@@ -21,42 +21,38 @@ from torchmark.report.headline import headline_blocks
 from torchmark.report.names import machine_line, machine_of, names_of, shared_place, title
 from torchmark.report.text import shorten
 
-_WIDE = 120  # columns from which the table has room for the share of the peak
+_WIDE = 120  # width of a table with the share of the peak
 
 
 def run_document(run: Run, prices: Prices | None = None, headline: Headline | None = None) -> doc.Document:
-    """The report of one run; of a stored study what its command reported, unless costs are wanted."""
+    """One run; of a stored study what its command reported, unless costs are wanted."""
 
     def blocks() -> Iterable[doc.Block]:
         if prices is not None or not (run.tuning or run.limiting or (run.fitting and run.fitting.tried)):
             return _blocks(run, prices, headline)
+        if not (run.tuning or run.fitting):
+            return _limits_blocks(run)
         from torchmark.report.searches import fitting_document, tuning_document  # late: it imports numpy
 
-        document = tuning_document if run.tuning else fitting_document if run.fitting else limits_document
-        return document(run).blocks()
+        return (tuning_document if run.tuning else fitting_document)(run).blocks()
 
-    return doc.Document(blocks, figures.run_records([run], prices, lambda: figures.run_object(run, prices, headline)))
+    return doc.Document(blocks, figures.records_of([run], prices, lambda: figures.run_object(run, prices, headline)))
 
 
-def runs_document(
-    runs: Sequence[Run], prices: Prices | None = None, headlines: Sequence[Headline | None] = ()
-) -> doc.Document:
-    """Several runs in one: what they say together, then each of them."""
-    pairs = list(zip(runs, headlines or [None] * len(runs), strict=True))
-
+def runs_document(runs: Sequence[Run], prices: Prices | None, headlines: Sequence[Headline | None]) -> doc.Document:
     def blocks() -> Iterator[doc.Block]:
         yield doc.Remarks([Remark("", found.cause) for found in find_all(runs)])
-        for run, headline in pairs:
+        for run, headline in zip(runs, headlines, strict=True):
             yield from _blocks(run, prices, headline, findings=False)
 
     def objects() -> dict[str, Any]:
-        return {"runs": [figures.run_object(run, prices, headline) for run, headline in pairs]}
+        return {"runs": [figures.run_object(run, prices, each) for run, each in zip(runs, headlines, strict=True)]}
 
-    return doc.Document(blocks, figures.run_records(runs, prices, objects))
+    return doc.Document(blocks, figures.records_of(runs, prices, objects))
 
 
 def conclusion(run: Run) -> list[str]:
-    """What a study came to: the answer in one sentence, then what it rests on; empty for a plain run."""
+    """The answer of a study, then its basis; empty for a plain run."""
     said = limits_conclusion(run)
     if run.tuning or run.fitting:
         from torchmark.report import searches  # late: it imports numpy
@@ -74,33 +70,35 @@ def _blocks(run: Run, prices: Prices | None, headline: Headline | None, findings
     yield figures.results_table(run.results, lambda result: doc.Cell(names.of(result)))
     yield doc.Lines([] if run.results else ["No results"])
     yield doc.quiet(figures.interval_note(run))
-    closest = [(each.peak, names.of(each)) for each in run.results if each.peak]
-    closest.sort(key=lambda each: -each[0].share)
-    shares = []
-    for bound in get_args(Bound):
-        own = [f"{case} {units.percent(peak.share)}" for peak, case in closest if peak.bound == bound]
-        shares += [Remark(bound, ", ".join(own))] if own else []
+    peaks = [(each.peak, names.of(each)) for each in run.results if each.peak]
+    peaks.sort(key=lambda each: (get_args(Bound).index(each[0].bound), -each[0].share))
+    shares = [
+        Remark(bound, ", ".join(f"{case} {units.percent(peak.share)}" for peak, case in own))
+        for bound, own in grouped(peaks, lambda each: each[0].bound).items()
+    ]
     heading = "Of this machine's peak, by what bounds it"
     yield doc.Section(heading, [doc.Remarks(shares)], only="terminal", below=_WIDE)
     if findings and len(run.results) > 1:  # that some were disturbed is among the cautions
-        found = [finding.cause for finding in find_all([run]) if finding.kind != "disturbed"]
-        yield doc.remarks("Findings", found[:5])
+        found = (finding.cause for finding in find_all([run]) if finding.kind != "disturbed")
+        yield doc.remarks("Findings", islice(found, 5))
     yield from (scaling_section(each, shared_place(run.results)) for each in find_scaling(run.results))
-    texts: list[tuple[str, Callable[[Result], str], str]]
-    texts = [("Whole jobs", figures.job, ""), ("Sustained", figures.sustained, "")]
-    if prices:  # they are the user's, and the heading says so
-        text, note = partial(figures.cost_text, prices=prices), figures.cost_note(run.results, prices)
-        texts.append((figures.cost_heading(prices), text, note))
-    for heading, text_of, note in texts:
+
+    def section(heading: str, text_of: Callable[[Result], str], note: str = "") -> doc.Section:
         remarks = [Remark("", text_of(result), cases=(names.of(result),)) for result in run.results]
-        yield doc.remarks(heading, [each for each in (*remarks, Remark("", note)) if each.cause])
+        return doc.remarks(heading, [each for each in (*remarks, Remark("", note)) if each.cause])
+
+    yield section("Whole jobs", figures.job)
+    yield section("Sustained", figures.sustained)
+    if prices:
+        cost, note = partial(figures.cost_text, prices=prices), figures.cost_note(run.results, prices)
+        yield section(figures.cost_heading(prices), cost, note)
     yield doc.Section("Without a figure", [figures.failures(run.results, names.of)])
     yield doc.remarks("Cautions", figures.cautions(run, names), brief=True)
     yield doc.remarks("About the file", run.problems)
 
 
 def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = False) -> doc.Section:
-    """What more workers bring; `nodes`: on several machines."""
+    """What more workers bring, on several `nodes` or one."""
 
     def share(row: ScalingRow) -> str:
         reach = units.relative(row.margin * row.efficiency) if row.margin and row.efficiency is not None else ""
@@ -119,18 +117,15 @@ def scaling_section(found: Scaling, shared: str | None = None, nodes: bool = Fal
 
 
 def scaling_note(found: Scaling) -> str:
-    """What the rows have in common, and what their efficiency is relative to."""
-    basis = "Without a row for one worker there is no efficiency: measure it with --workers 1, too."
+    basis = "No efficiency without a row for one worker: add --workers 1."
     if any(row.workers == 1 for row in found.rows):
-        basis = "Efficiency: the rate for each worker against that of one alone."
+        basis = "Efficiency: the rate per worker against that of one alone."
     if found.threads is None:
-        return f"Threads per rank differ between the rows or are unknown: the efficiency is not a fair one. {basis}"
+        return f"Threads per rank differ or are unknown: the efficiency is not fair. {basis}"
     return f"Every rank has {counted(found.threads, 'thread')}, in all rows. {basis}"
 
 
 def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.Document:
-    """All results of the runs in full, one after the other."""
-
     def blocks() -> Iterator[doc.Block]:
         for run in runs:
             yield from [doc.Title(title(run))] if len(runs) > 1 else []
@@ -142,7 +137,7 @@ def details_document(runs: Sequence[Run], prices: Prices | None = None) -> doc.D
 
 
 def strip(samples_s: Sequence[float], width: int = 50) -> str:
-    """Step times as a row of bars from the fastest to the slowest, each the median of its share of the samples."""
+    """Bars from the fastest to the slowest, each the median of its share of the samples."""
     if not samples_s:
         return ""
     width = min(width, len(samples_s))
@@ -158,7 +153,7 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
     yield from (("", line) for line in (result.detail or "").splitlines())
     if (found := result.estimate) and not published:
         yield from _estimate_rows(found)
-    elif found:  # one figure for all steps together, without an interval
+    elif found:  # one figure for all steps, without an interval
         yield "per step", f"{figures.step_time(found)} (mean)"
         yield "verdict", found.verdict
         yield from (("", evidence) for evidence in found.evidence)
@@ -182,18 +177,18 @@ def _details(result: Result, prices: Prices | None) -> Iterator[tuple[str, str]]
     yield "sustained", figures.sustained(result)
     yield from figures.readings(result)
     if memory := result.memory:
-        peaks = (memory.host_peak_bytes, memory.device_peak_bytes, memory.device_reserved_bytes)
-        named = zip(("host", "device", "reserved"), peaks, strict=True)
-        known = ", ".join(f"{name} {units.size(each)}" for name, each in named if each is not None)
+        peaks = {"host": memory.host_peak_bytes, "device": memory.device_peak_bytes}
+        peaks["reserved"] = memory.device_reserved_bytes
+        known = ", ".join(f"{name} {units.size(each)}" for name, each in peaks.items() if each is not None)
         yield "peak memory", known or "unknown"
         yield "", "" if memory.provenance == "measured" else memory.provenance
     if numeric := result.numeric:
         within = "within" if numeric.error <= numeric.tolerance else "beyond"
         yield "numeric check", f"error {numeric.error:.1e}, {within} {numeric.tolerance:.0e}, against {numeric.method}"
-    phases = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
-    metrics = {name: units.digits(value) for name, value in result.metrics.items()}
-    shown: tuple[Mapping[str, object], ...] = (result.params, result.settings, metrics, phases)
-    for name, values in zip(("parameters", "settings", "metrics", "phases"), shown, strict=True):
+    lists: dict[str, Mapping[str, object]] = {"parameters": result.params, "settings": result.settings}
+    lists["metrics"] = {name: units.digits(value) for name, value in result.metrics.items()}
+    lists["phases"] = {name: units.duration(seconds) for name, seconds in result.phases_s.items()}
+    for name, values in lists.items():
         yield name, ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)  # None: not set
     if not published:
         yield "measured with", f"rigor {result.rigor}, seed {result.seed}, workload version {result.version}"
@@ -246,51 +241,46 @@ _NOT_KEPT = {
     "doubted": "twice the work did not take twice the time",
     "disturbed": "the machine was busy",
 }
-Limit = tuple[str, str, str, str]  # of what, which, the figure, what is to be said about it
+Limit = tuple[str, str, str, str]  # what, which, figure, remark
 
 
-def limits_document(run: Run) -> doc.Document:
-    """What the run found out about each device."""
-
-    def blocks() -> Iterator[doc.Block]:
-        known = efficiency.ceilings_of(run.results)
-        yield doc.Title(title(run), [machine_line(run.header.machine)])
-        figure = doc.Column("", "figure")
-        columns = [doc.Column("", "name", repeats="blank"), doc.Column("", "name"), figure, doc.Column("")]
-        for device, own in grouped(run.results, lambda result: result.case.device).items():
-            found = _limits(own, known.devices.get(device, DeviceCeilings()))
-            rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
-            yield doc.Section(device, [doc.Table(columns, rows, headings=False)])
-        yield doc.Lines(limits_conclusion(run))
-        ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
-        said = [f"{len(run.results)} cases, the best of their fresh processes"]
-        said += [f"{ends[end]} {end}" for end in ("failed", "skipped") if ends[end]]
-        yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
-
-    return doc.Document(blocks)
+def _limits_blocks(run: Run) -> Iterator[doc.Block]:
+    known = efficiency.ceilings_of(run.results)
+    yield doc.Title(title(run), [machine_line(run.header.machine)])
+    figure = doc.Column("", "figure")
+    columns = [doc.Column("", "name", repeats="blank"), doc.Column("", "name"), figure, doc.Column("")]
+    for device, own in grouped(run.results, lambda result: result.case.device).items():
+        found = _limits(own, known.devices.get(device, DeviceCeilings()))
+        rows = [(doc.Cell(row[0], "quiet"), row[1], row[2], doc.Cell(row[3], "quiet")) for row in found]
+        yield doc.Section(device, [doc.Table(columns, rows, headings=False)])
+    yield doc.Lines(limits_conclusion(run))
+    ends = Counter("failed" if each.status not in ("ok", "skipped") else each.status for each in run.results)
+    said = [f"{len(run.results)} cases, the best of their fresh processes"]
+    said += [f"{ends[end]} {end}" for end in ("failed", "skipped") if ends[end]]
+    yield doc.quiet(f"{', '.join(said)}. `torchmark show --details` shows every case in full")
 
 
 def limits_conclusion(run: Run) -> list[str]:
-    """Whether later results are compared with these limits, what is missing, and how to get it."""
+    """Whether the limits are kept, what is missing, and how to get it."""
     found = run.limiting
     if found is None:
         return []
     kept = "Kept: later results are compared with these limits."
     said = [kept if found.kept else f"Not kept: {_NOT_KEPT[found.why]}."]
     if found.missing:
-        missing = ", ".join(found.missing)
-        said.append(f"Not known, because other programs were busy, or the times varied too much: {missing}.")
+        said.append(f"Unknown, because other programs were busy or times varied too much: {', '.join(found.missing)}.")
         said.append("To find them, close other programs and run: torchmark limits")
     return said
 
 
 def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]:
-    products = [each for each in results if each.case.workload == "matmul"]
+    by_workload = grouped(results, lambda each: each.case.workload)
+    products = by_workload.get("matmul", [])
     for name, own in grouped(products, lambda each: efficiency.arithmetic(each.case)).items():
         yield _arithmetic(own, known, name)
     links = {path: sorted(points, key=lambda point: point.bytes) for path, points in known.paths.items()}
     memory, exchange = links.pop(efficiency.MEMORY, []), links.pop(efficiency.EXCHANGE, [])
-    for result in (each for each in results if each.case.workload == "bandwidth"):
+    for result in by_workload.get("bandwidth", ()):
         kind = str(result.params.get("kind", result.case.params.get("kind", "triad")))
         yield _bandwidth("memory", kind, result, memory[:-1] if kind == "update" else ())
     for path, points in links.items():
@@ -299,9 +289,9 @@ def _limits(results: Sequence[Result], known: DeviceCeilings) -> Iterator[Limit]
         yield "launch", "issue", units.duration(known.issue_s), "to hand one operator over"
     if known.round_trip_s:
         yield "launch", "round trip", units.duration(known.round_trip_s), "until its result is on the host"
-    for result in (each for each in results if each.case.workload == "all-reduce"):
+    for result in by_workload.get("all-reduce", ()):
         yield _bandwidth("all-reduce", f"{result.case.workers} workers", result, exchange[:-1])
-    # What twice the work took, relative to once.
+    # Twice the work, relative to once.
     works = grouped(
         (each for each in products if each.processes),
         lambda each: (efficiency.arithmetic(each.case), repr(sorted((each.params | {"batch": 0}).items()))),

@@ -1,4 +1,4 @@
-"""What searches have found, for the fastest settings and for what fits into memory: the answer, then its basis."""
+"""What `tune` and `fit` found: the answer, then its basis."""
 
 import math
 import re
@@ -18,16 +18,16 @@ from torchmark.report import figures, units
 from torchmark.report.names import longer, machine_line
 
 _STOPPED = {
-    "budget": "The budget was spent before everything was tried: give it more with --budget.",
+    "budget": "The budget was spent before everything was tried: raise --budget.",
     "interrupted": "It was interrupted.",
 }
 _STOPPED_EARLY = {"interrupted": "it was interrupted", "budget": "the budget was spent"}
-_UNDECIDED = 1.25  # times as fast: where this much is possible, do not advise to keep the default
+_UNDECIDED = 1.25  # times as fast: if possible, do not advise to keep the default
 _VARIABLES = {"isa": "ONEDNN_MAX_CPU_ISA", "bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
-_VARYING = 1.02  # times the smallest peak memory of a size: a larger spread is reported
+_VARYING = 1.02  # times the smallest peak memory of a size: more is reported
 _BOUNDS = {
-    "parameter": "That is as far as it goes: the limit is the parameter's own, or --most, not memory.",
-    "time": "The budget was spent before the answer was known to a step: give it more with --budget.",
+    "parameter": "The limit is the parameter's own, or --most, not memory.",
+    "time": "The budget was spent before the answer was known to a step: raise --budget.",
     "timeout": "A size took longer than --timeout: larger ones may fit, but take too long.",
     "interrupted": "It was interrupted.",
     **dict.fromkeys(("crashed", "wrong-result", "unsupported"), "Memory did not end it: see the reason below."),
@@ -81,14 +81,13 @@ def tuning_document(run: Run) -> doc.Document:
             doc.Column("as fast", "figure", of="relative", written=units.factor),
             doc.Column("note", of="note"),
         ]
-        # By what the rounds say: those disturb all contestants alike.
+        # By the rounds, which disturb all contestants alike.
         measured = [record(result) for result in run.results if result.estimate and result.status == "ok"]
         measured.sort(key=lambda each: -(each["relative"] or 0.0))
         yield doc.Section("What was tried, the fastest first", [doc.table(columns, measured)])
         lost = figures.failures(run.results, lambda result: name_of(result.case, default))
         yield doc.Section("Without a figure", [lost])
-        code = doc.Code(snippet(default, winner), "python")
-        yield doc.Section("To paste into a script that has a `model`", [code])
+        yield doc.Section("To paste into a script that has a `model`", [doc.Code(snippet(default, winner), "python")])
         yield doc.quiet("Again:")
         yield doc.Code(f"torchmark run {winner.text}")  # never broken: it is to be pasted
 
@@ -104,7 +103,7 @@ def _tuned_object(tuned: Tuning) -> dict[str, object]:
 
 
 def tuning_conclusion(run: Run) -> list[str]:
-    """The answer, what it rests on, what is missing, and what else is worth knowing: a sentence each."""
+    """The answer, its basis, what is missing, and remarks, a sentence each."""
     tuned = recall_tuning(run)
     found = [_fastest(tuned)]
     if tuned.gain is not None:
@@ -144,7 +143,7 @@ def _fastest(tuned: Tuning) -> str:
         return f"Inconclusive: {led} that is not confirmed: {why}."
     if tuned.unconfirmed and tuned.high > search.WIDEST * tuned.low:
         return f"Inconclusive: {led} pairs of fresh processes differ too much to confirm it."
-    known = f"{units.factor(tuned.gain)} as fast as the default ({units.bound(tuned.low)} to {units.bound(tuned.high)})"
+    known = f"{units.factor(tuned.gain)} as fast as the default ({units.between(tuned.low, tuned.high)})"
     if tuned.unconfirmed:
         answer = "Inconclusive" if tuned.high > _UNDECIDED else "Stay with the default"
         return f"{answer}: {led} measured again it is {known}."
@@ -152,8 +151,7 @@ def _fastest(tuned: Tuning) -> str:
 
 
 def snippet(default: Case, winner: Case) -> str:
-    """Code for a script that has a `model`; empty where nothing has to change.
-    A case may come from a stranger's file: text other than plain words makes no code."""
+    """Code for a script that has a `model`, if anything changes; of a stranger's file only plain words become code."""
     changes = {name: str(setting(winner, name)) for name in differing(default, winner)}
     if not changes or not all(re.fullmatch(r"[\w.-]+", text, re.ASCII) for pair in changes.items() for text in pair):
         return ""
@@ -165,7 +163,7 @@ def snippet(default: Case, winner: Case) -> str:
     lines += ["import torch", "", *_model_code(changes, winner)]
     before, after = setting(default, "gradients"), setting(winner, "gradients")
     if winner.mode != "train" and before != after:
-        # What is usual differs between workloads, but there are only two ways.
+        # The usual one differs between workloads, but there are only two.
         how = "inference_mode" if after == "inference-mode" or before == "no-grad" else "no_grad"
         lines += ["", "", f"# Around every call of the model: with torch.{how}():"]
     return "\n".join(lines).rstrip() + "\n"
@@ -240,7 +238,7 @@ def fitting_document(run: Run) -> doc.Document:
             doc.Column("note", of=note),
         ]
         yield doc.table(columns, probes)
-        # Of each status only the smallest size: larger ones say the same.
+        # The smallest size of each status: larger ones say the same.
         smallest = {probe.result.status: probe for probe in reversed(probes) if not probe.fits}
         lost = [probe.result for probe in smallest.values()]
         sizes = {status: f"{fitted.parameter} {probe.size}" for status, probe in smallest.items()}
@@ -251,7 +249,7 @@ def fitting_document(run: Run) -> doc.Document:
 
 
 def fitting_conclusion(run: Run) -> list[str]:
-    """The answer, what is missing, and what else is worth knowing, a sentence each."""
+    """The answer, what is missing, and remarks, a sentence each."""
     assert run.fitting
     fitted, probes, model = run.fitting, recall_probes(run), recall_model(run.fitting)
     name, fitting = fitted.parameter, [probe for probe in probes if probe.size <= (fitted.largest or 0)]
@@ -270,14 +268,13 @@ def fitting_conclusion(run: Run) -> list[str]:
         found.append(f"Most efficient: {name} {best.size}, {rate}, {reached}, in {counted(best.tries, 'process')}.")
     if model:
         fixed = "-" * (model.fixed < 0) + units.size(abs(model.fixed))
-        error = units.percent(model.error)
-        found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {error}).")
+        found.append(f"Memory = {fixed} + {units.size(model.per_item)} x {name} (within {units.percent(model.error)}).")
     tries, peaks = (answer.tries, answer.peaks) if answer else (1, ())
     often = f"; {name} {fitted.largest} fitted in {tries} of {tries}" if tries > 1 else ""
     count, spent = counted(len(probes), "size"), units.duration(fitted.duration_s)
     found.append(f"{count} in {spent}, each in a process of its own{often}.")
     if fitted.bound == "memory" and answer and tries < search.TRIES:
-        found.append(f"It should have been tried {search.TRIES} times: give it more time with --budget or --timeout.")
+        found.append(f"It should have been tried {search.TRIES} times: raise --budget or --timeout.")
     if len(peaks) > 1 and max(peaks) > _VARYING * min(peaks):
         spread = f"{units.size(min(peaks))} to {units.size(max(peaks))}"
         found.append(f"The same size took {spread}: memory layout varies by chance. Leave some room.")
@@ -294,7 +291,7 @@ def _largest(fitted: Fitting, probes: Sequence[Probe], model: MemoryModel | None
         if not by_memory:
             return "Nothing is known: it ended before any size had fitted."
         return f"Not even {name} {smallest} fits into {limit}."
-    # Where memory ended the search, crashes above the largest were for lack of it, too.
+    # If memory ended the search, crashes above the largest were for lack of it, too.
     above = [each for each in probes if not each.fits and each.size > largest]
     lost = [each.size for each in above if by_memory or each.result.status in NO_ROOM]
     beyond = f"; {min(lost)} does not" if lost else ""

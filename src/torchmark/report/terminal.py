@@ -1,4 +1,4 @@
-"""Documents for a terminal: nothing is wider than it, no figure is cut, and only our own colours are obeyed."""
+"""Documents for a terminal: nothing is wider, no figure is cut, only our own colours are obeyed."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from torchmark.report.text import Drawn, clean, shorten
 
 NARROWEST = 40
 GAP = 2  # between two columns
-_FIRST = 26  # least width of the first column of a table that is split
+_FIRST = 26  # least width of the first column of a split table
 _CODES = {"strong": "1", "quiet": "2", "good": "32", "mixed": "33", "bad": "31"}
 
 Line = list[tuple[str, str]]  # texts, each with its look
@@ -21,11 +21,10 @@ Grid = list[tuple[doc.Column, list[doc.Cell]]]  # columns with their cells, clea
 
 
 def draw(blocks: Iterable[doc.Block], width: int = 80, color: bool = False) -> Drawn:
-    """The blocks with an empty line between two of them."""
     width = max(width, NARROWEST)
 
     def paint(line: Line) -> str:
-        """The line in our colours. Every text passes here and loses its control characters."""
+        """Color a line. Every text passes here and loses its control characters."""
         pieces = ((clean(text), look) for text, look in line)
         painted = (f"\x1b[{_CODES[look]}m{text}\x1b[0m" if color and look and text else text for text, look in pieces)
         return "".join(painted).rstrip() + "\n"
@@ -73,7 +72,7 @@ def _remarks(block: doc.Remarks, width: int) -> Iterator[Line]:
 
 
 def _beside(name: tuple[str, str], width: int, lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines with a name of so many columns before the first of them."""
+    """The lines with a name before the first of them."""
     for line in lines:
         yield [name, (" " * (width - cell_len(name[0]) + GAP), ""), *line]
         name = ("", "")
@@ -88,7 +87,7 @@ def _wrapped(text: str, width: int, look: str = "") -> Iterator[Line]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken between words, or inside a word that is too long for a line."""
+    """Lines of at most `width` columns, broken between words, else inside a long one."""
     lines, line = [], None
     for word in text.split(" "):
         longer = word if line is None else f"{line} {word}"
@@ -102,7 +101,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def fold_case(text: str, width: int) -> str:
-    """A case on as many lines as it needs, broken between its parts."""
+    """Lines of a case, broken between its parts."""
     if len(text) <= width:
         return text
     lines, width = [""], width - 2  # for the indent of later lines
@@ -115,7 +114,7 @@ def fold_case(text: str, width: int) -> str:
 
 
 def _table(table: doc.Table, width: int) -> Iterator[Line]:
-    """The table without columns that do not fit; as a whole, or in blocks of as many columns as fit."""
+    """The table without columns that do not fit, or in blocks of those that do."""
     rows = [[doc.Cell(clean(cell.text), cell.look) for cell in map(doc.as_cell, row)] for row in table.rows]
     grid: Grid = [
         (replace(column, title=clean(column.title)), [row[index] for row in rows])
@@ -144,7 +143,7 @@ def _laid_out(table: doc.Table, grid: Grid, width: int) -> Iterator[Line]:
     heading = next((cells for column, cells in grid if column.repeats == "heading"), None)
     grid = [each for each in grid if each[0].repeats != "heading"]
     columns, indent = [column for column, _ in grid], 2 if heading else 0
-    # The least widths; the spare room goes to cells that would be broken, from the left, then to headings.
+    # The spare room goes to cells that would be broken, from the left, then to headings.
     widths = [_least(*each) for each in grid]
     spare = width - indent - sum(widths) - GAP * (len(widths) - 1)
     for titles in (False, True):

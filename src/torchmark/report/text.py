@@ -1,4 +1,4 @@
-"""Text from files, file names and other programs, made safe to print: nothing in it is obeyed by a terminal."""
+"""Text from files, names and other programs, made safe: a terminal obeys nothing in it."""
 
 import re
 import unicodedata
@@ -9,20 +9,18 @@ import msgspec
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
-# Control, format (bidi marks and zero-width characters among them), surrogates, unassigned, line and paragraph ends.
+# Control, format (such as bidi marks), surrogates, unassigned, line and paragraph ends.
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Cn", "Zl", "Zp"))
 _BREAKS = re.compile(r"[\t\r\n\v\f\x85\u2028\u2029]+")
-_UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are not UTF-8, as in file names
+_UNDECODABLE = re.compile(r"[\ud800-\udfff]")  # of bytes that are not UTF-8, as in file names
 
 
 class Drawn(str):
-    """Text that was cleaned before our own colours were added to it: it is printed unchanged."""
-
-    __slots__ = ()
+    """Text that was cleaned before our colours were added: printed unchanged."""
 
 
 def clean(text: str) -> str:
-    """The text on one line, without characters that a terminal or a page would obey."""
+    """One line without characters that a terminal or page would obey."""
     if text.isascii() and text.isprintable():
         return text
     text = _UNDECODABLE.sub("\ufffd", _BREAKS.sub(" ", text))
@@ -30,12 +28,12 @@ def clean(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as it may go to a terminal: every line of it cleaned."""
+    """Safe for a terminal, line by line."""
     return text if isinstance(text, Drawn) else "\n".join(map(clean, text.split("\n")))
 
 
 def escape_json(text: str) -> str:
-    """JSON of the same value, with all that `clean` would remove written as escapes."""
+    """The same JSON, with all that `clean` would remove as escapes."""
 
     def escaped(found: re.Match[str]) -> str:
         if unicodedata.category(found[0]) not in _UNSAFE:
@@ -46,12 +44,11 @@ def escape_json(text: str) -> str:
 
 
 def clean_record(record: Record) -> Record:
-    """The record with every string in it cleaned."""
     return record if is_plain(record) else msgspec.convert(clean_values(msgspec.to_builtins(record)), type(record))
 
 
 def is_plain(value: Any) -> bool:
-    """Whether nothing in it needs cleaning, as that would be escaped or not ASCII, except for DEL."""
+    """Whether nothing needs cleaning: that would be escaped or not ASCII, except for DEL."""
     try:
         written = msgspec.json.encode(value)
     except UnicodeEncodeError:  # a name that is not UTF-8
@@ -60,16 +57,15 @@ def is_plain(value: Any) -> bool:
 
 
 def clean_values(value: Any, cleaner: Callable[[str], str] = clean) -> Any:
-    """Plain data with every string in it cleaned, keys included."""
+    """Plain data with cleaned strings, also as keys."""
     if isinstance(value, str):
         return cleaner(value)
     if isinstance(value, dict):
         return {cleaner(str(key)): clean_values(inner, cleaner) for key, inner in value.items()}
     if isinstance(value, list | tuple) and not (value and isinstance(value[0], float)):
         return [clean_values(inner, cleaner) for inner in value]
-    return value  # a number, or samples: many, and no strings among them
+    return value  # a number, or many samples without strings
 
 
 def shorten(text: str, length: int = 400) -> str:
-    """The beginning of a text that is too long for a table."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""Quantities in base units written as people read them: scaled, with three significant digits."""
+"""Quantities in base units as people read them: scaled, with three significant digits."""
 
 import math
 from functools import partial
@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 NOTHING = "-"
 
-_DURATIONS = (  # the length of a unit in seconds, its name, and how many are written with the next one
+_DURATIONS = (  # length in seconds, name, and how many are written with the next one
     (1e-9, "ns", 999.5), (1e-6, "µs", 999.5), (1e-3, "ms", 999.5),
     (1.0, "s", 120.0), (60.0, "min", 120.0), (3600.0, "h", math.inf),
 )  # fmt: skip
@@ -23,9 +23,8 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_unit(seconds: float) -> tuple[float, str]:
-    """The unit that a time is best read in, with its length in seconds."""
-    known = ((scale, unit) for scale, unit, most in _DURATIONS if seconds / scale < most)
-    return next(known, _DURATIONS[-1][:2])
+    """The unit to read a time in, and its length in seconds."""
+    return next(((scale, unit) for scale, unit, most in _DURATIONS if seconds / scale < most), _DURATIONS[-1][:2])
 
 
 def rate(per_second: float | None, unit: str) -> str:
@@ -34,7 +33,7 @@ def rate(per_second: float | None, unit: str) -> str:
 
 
 def memory_limit(count: float) -> str:
-    """2 GiB where it is a whole number of MiB, as people write limits; else as `size`"""
+    """2 GiB if it is a whole number of MiB, as people write limits; else as `size`"""
     lengths = {2**40: "TiB", 2**30: "GiB", 2**20: "MiB"}
     length = next((each for each in lengths if count >= each and count % 2**20 == 0), None)
     return f"{count / length:g} {lengths[length]}" if length else size(count)
@@ -59,7 +58,7 @@ def relative(share: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """0.4%: two significant digits below ten, and never more than two decimals"""
+    """0.4%: two digits below ten, at most two decimals"""
     if share is None:
         return NOTHING
     value = abs(share) * 100
@@ -83,13 +82,13 @@ def factor(ratio: float | None, rough: bool = False) -> str:
     return f"{ratio:.3f}×" if 0.9 <= ratio <= 1.1 and not rough else f"{digits(ratio, 2 if rough else 3)}×"
 
 
-def bound(ratio: float) -> str:
-    """One end of the interval of a factor: 1.26"""
-    return factor(ratio).removesuffix("×")
+def between(low: float, high: float) -> str:
+    """The interval of a factor: 1.26 to 1.43"""
+    return f"{factor(low)} to {factor(high)}".replace("×", "")
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Three significant digits as a plain number: 0.0123, 1.23, 12.3, 123, 12300."""
+    """0.0123, 1.23, 12.3, 123, 12300"""
     if value == 0 or abs(value) >= 1e15:  # more digits than anyone reads
         return f"{value:.2e}" if value else "0"
     last = significant - 1
@@ -102,7 +101,7 @@ def _is_positive(value: float | None) -> TypeGuard[float]:
 
 
 def _scaled(value: float | None, space: str, unit: str) -> str:
-    """A space stands before a unit with a prefix (GB); a count carries its prefix itself (50.6k)."""
+    """A unit has its prefix after a space (GB); a count carries it itself (50.6k)."""
     if not _is_positive(value):
         return NOTHING
     for prefix in _THOUSANDS:

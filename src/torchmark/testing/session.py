@@ -27,7 +27,7 @@ from torchmark.measure.session import measure_spread
 from torchmark.measure.timing import time_step
 from torchmark.records import Result, Run, RunHeader
 from torchmark.report import render
-from torchmark.report.comparison import complaints_of, gate_lines, interval, speed
+from torchmark.report.comparison import gate_lines, interval, speed
 from torchmark.report.text import clean, printable
 from torchmark.store.lines import Spread
 from torchmark.testing import LABEL
@@ -121,7 +121,7 @@ class Recorder:
         self._compared.append(f"{words}, {gate.word}")
         if gate.word == "PASS" or (gate.word == "INCONCLUSIVE" and self.allow_inconclusive):
             return ""
-        why = gate_lines(gate, complaints_of(gate), "--torchmark-fail-if-slower")
+        why = gate_lines(gate, option="--torchmark-fail-if-slower")
         return "\n".join([f"{words} against {self.against}", *why])
 
     def keep(self) -> bool:

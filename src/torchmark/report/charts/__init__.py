@@ -1,4 +1,4 @@
-"""What the charts of a page share: series and their colours, parts of a specification, and drawing it."""
+"""What charts share: series and their colours, parts of a specification, and drawing it."""
 
 import math
 import re
@@ -19,9 +19,9 @@ TEXT, QUIET, LINE, SURFACE = "var(--text)", "var(--quiet)", "var(--line)", "var(
 TITLE = 80  # letters of a title
 WIDTH = 320  # of a panel: the width of a phone
 
-_ROW, _ABOVE, _BELOW = 42, -9, 8  # the height of a row; from its middle up to the texts and down to the drawing
+_ROW, _ABOVE, _BELOW = 42, -9, 8  # the height of a row; from its middle to the texts and to the drawing
 _COLORS, _PATTERNS = 8, 2  # later series repeat the colours in stripes, then in dots
-_LETTER = 8.2  # the width of a letter, generously: the reader's font is not known
+_LETTER = 8.2  # the width of a letter in wide fonts
 _NARROWEST = 60
 _MOST_TICKS = 6
 _ELEMENTS = {"svg", "g", "path", "line", "rect", "circle", "text"}
@@ -30,9 +30,7 @@ _ATTRIBUTES = {
     "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-size", "aria-label",
 }  # fmt: skip
 _COORDINATES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
-_AXIS = dict.fromkeys(("domainColor", "gridColor", "tickColor"), LINE) | dict.fromkeys(
-    ("labelColor", "titleColor"), QUIET
-)
+_AXIS = {"domainColor": LINE, "gridColor": LINE, "tickColor": LINE, "labelColor": QUIET, "titleColor": QUIET}
 _FRAME = {
     "config": {
         "view": {"stroke": None},
@@ -48,9 +46,7 @@ Spec = dict[str, Any]
 Rows = list[dict[str, Any]]
 
 
-class Series(Struct, frozen=True):
-    """One device of one run, with one name and one colour in all charts of a page."""
-
+class Series(Struct, frozen=True):  # one device of one run, with one name and colour in all charts of a page
     name: str
     color: str
     run: Run
@@ -62,7 +58,7 @@ class Series(Struct, frozen=True):
 
 
 def find_series(runs: Sequence[Run]) -> tuple[Series, ...]:
-    """All series in the order of the runs; names are just long enough to be distinct."""
+    """In the order of the runs; names are just long enough to be distinct."""
     found: list[Series] = []
     for run, name in zip(runs, run_names(runs), strict=True):
         devices = devices_of(run)
@@ -78,13 +74,13 @@ def is_measured(result: Result) -> bool:
 
 
 def color(index: int) -> str:
-    """A fill or stroke: a variable of the style sheet, which knows light and dark, or a pattern in one of them."""
+    """A variable of the style sheet, which knows light and dark, or a pattern in one."""
     pattern, shade = divmod(index % (_COLORS * (_PATTERNS + 1)), _COLORS)
     return f"url(#series-{shade + 1}-{pattern})" if pattern else f"var(--series-{shade + 1})"
 
 
 def factor_ticks(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic scale: the finest choice of round numbers that is not too many."""
+    """Ticks of a logarithmic scale, as fine as round numbers allow."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for leads in ((1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
         ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
@@ -95,7 +91,6 @@ def factor_ticks(low: float, high: float) -> list[float]:
 
 
 def field(name: str, **more: Any) -> Spec:
-    """A channel that shows a quantity of the data."""
     return {"field": name, "type": "quantitative", **more}
 
 
@@ -104,14 +99,12 @@ given = partial(label, scale=None)  # a field that holds what to draw, such as a
 
 
 def layer(mark: str, encoding: Spec, data: str = "rows", **style: Any) -> Spec:
-    """One kind of mark; what has no description is hidden from screen readers."""
+    """One kind of mark; without a description, hidden from screen readers."""
     hidden = {} if "description" in encoding else {"aria": False}
     return {"data": {"name": data}, "mark": {"type": mark, **hidden, **style}, "encoding": encoding}
 
 
-class Panel(Struct, frozen=True):
-    """A card of a page: a chart, drawn if there is room for it, or a single figure."""
-
+class Panel(Struct, frozen=True):  # a card: a chart, drawn if there is room, or a figure
     title: str
     chart: Spec | None
     about: str  # what the chart shows, for screen readers
@@ -121,12 +114,12 @@ class Panel(Struct, frozen=True):
 
 
 def chart(layers: Sequence[Spec], height: float, width: float = WIDTH, **data: Rows) -> Spec:
-    """A specification in Vega-Lite: layers with the data that they name."""
+    """Vega-Lite: layers with the data that they name."""
     return {"layer": list(layers), "width": width, "height": height, "datasets": data}
 
 
 def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
-    """Rows with `label` and `figure` as text above their marks, each given as type, encoding and style."""
+    """Rows with `label` and `figure` above their marks, each a type, encoding and style."""
     y: Spec = {"field": "row", "type": "ordinal", "axis": None}
     # A name is cut short before it meets a figure.
     room = max(WIDTH - _LETTER * max(len(row["figure"]) for row in rows) - 8, _NARROWEST)
@@ -139,7 +132,7 @@ def row_chart(rows: Rows, *marks: tuple[str, Spec, Spec]) -> Spec:
 
 
 def draw(made: Spec, about: str) -> Markup:
-    """The chart as markup; `about` describes it for screen readers."""
+    """`about` describes it for screen readers."""
     import vl_convert
 
     vl_version = "_".join(vl_convert.get_vegalite_versions()[-1].split(".")[:2])
@@ -150,7 +143,7 @@ def draw(made: Spec, about: str) -> Markup:
 
 
 def _tidy(element: ElementTree.Element) -> None:
-    """Keep what is drawn, to a tenth of a pixel; drop all else, such as Vega's invisible frames around groups."""
+    """Keep what is drawn, to a tenth of a pixel, without Vega's invisible frames around groups."""
     element.tag = element.tag.removeprefix("{http://www.w3.org/2000/svg}")
     for child in list(element):
         _tidy(child)

@@ -1,4 +1,4 @@
-"""The roofline: the FLOP/s of results below the limits of their device's bandwidth and arithmetic."""
+"""The roofline: FLOP/s of results below the limits of their device."""
 
 import math
 from collections import Counter
@@ -13,19 +13,18 @@ from torchmark.report.names import full_name
 BOUNDS: tuple[str, ...] = get_args(Bound)
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 250
 _LABEL = 30  # letters
-# In pixels: the width of a point, the distance of places along a line, a label's distance to its owner and to others.
+# In pixels: a point's width, places along a line, a label's distance to its owner and to others.
 _DOT, _STEP, _GAP, _APART = 10.0, 3.0, 3.0, 6.0
-_LINE, _LETTER = 13.0, 6.4  # the height of a line of text, and the width of a letter in most fonts
+_LINE, _LETTER = 13.0, 6.4  # of a line of text, and of a letter in most fonts
 
 Place = tuple[float, float]
 
 
 def find_rooflines(series: Sequence[Series]) -> list[Panel]:
-    """A panel for every device whose ceilings are known."""
     panels = []
     for each in series:
         points = [point for result in each.results if (point := _point(result))]
-        if points:  # a point whose workload has no other goes by that alone
+        if points:  # named by its workload alone if that has no other
             often = Counter(point["workload"] for point in points)
             for point in points:
                 point["name"] = point["workload"] if often[point["workload"]] == 1 else point["name"]
@@ -38,7 +37,7 @@ def find_rooflines(series: Sequence[Series]) -> list[Panel]:
 
 
 def _point(result: Result) -> dict[str, Any] | None:
-    """FLOPs for each byte that a result cannot do without, FLOP/s, and its share of the roof above it."""
+    """FLOP per byte that a result cannot do without, FLOP/s, and its share of the roof."""
     work, peak, rate = result.work, result.peak, figures.step_rate(result, "flops")
     if not (work and work.flops and work.bytes and peak and peak.flops_per_s and peak.bytes_per_s):
         return None
@@ -53,20 +52,19 @@ def _point(result: Result) -> dict[str, Any] | None:
 
 
 def _draw(points: Rows) -> tuple[Spec, list[str]]:
-    """Results as points, coloured by what bounds them, below the device's limits as lines; and the lines' names."""
+    """Points coloured by bound below the device's limits as lines; and the lines' names."""
     intensities, rates, paths = ([point[name] for point in points] for name in ("intensity", "rate", "bytes"))
     flops = {point["dtype"]: point["flops"] for point in points}
     slow, fast, most = min(paths), max(paths), max(flops.values())
     left, right = min(intensities) / 2, max(*intensities, 4 * most / slow) * 2
     bottom, top = min(rates) / 3, max(most, *rates) * 3
-    # The ends of each line; slopes end at the highest flat roof.
+    # The ends of lines; slopes end at the highest flat roof.
     roofs = {f"{name} {units.arithmetic(rate)}": ((rate / fast, rate), (right, rate)) for name, rate in flops.items()}
     for name, bandwidth in ({"memory": slow} | ({"cache": fast} if fast > 1.2 * slow else {})).items():
         start = max(left, bottom / bandwidth)
         roofs[f"{name} {units.bandwidth(bandwidth)}"] = ((start, start * bandwidth), (most / bandwidth, most))
 
     def pixel(x: float, y: float) -> Place:
-        """Where values are drawn, from the upper left corner."""
         across, up = math.log(x / left) / math.log(right / left), math.log(y / bottom) / math.log(top / bottom)
         return _WIDTH * across, _HEIGHT * (1 - up)
 
@@ -94,10 +92,8 @@ def _draw(points: Rows) -> tuple[Spec, list[str]]:
     return made | {"resolve": {"scale": {"color": "independent"}}}, list(roofs)
 
 
-def _labels(
-    points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[[float, float], Place]
-) -> Iterator[dict[str, Any]]:
-    """Names of the roofs, then of the points that have room for one, those closest to their limit first."""
+def _labels(points: Rows, roofs: dict[str, tuple[Place, Place]], pixel: Callable[..., Place]) -> Iterator[Spec]:
+    """Names of roofs, then of points with room for one, those closest to their limit first."""
     lines: dict[str, list[Place]] = {}  # places along each roof, a few pixels apart
     for name, (start, end) in roofs.items():
         (left, low), (right, high) = pixel(*start), pixel(*end)
@@ -108,10 +104,11 @@ def _labels(
     taken = [(name, Box(x, y, _STEP, _STEP)) for name, line in lines.items() for x, y in line] + [*dots.items()]
 
     def place(owner: str, text: str, shade: str, rivals: Container[str], candidates: Iterable[Box]) -> Rows:
-        """Take the first candidate that is free and away from the owner's rivals; nothing where there is no room."""
+        """The first candidate that is free and away from the owner's rivals, if any."""
         for box in candidates:
             clear = ((other, _APART if name != owner and name in rivals else 0) for name, other in taken)
-            if box.is_inside and not any(box.overlaps(other, clearance) for other, clearance in clear):
+            room = min(box.x, _WIDTH - box.x) - box.width / 2, min(box.y, _HEIGHT - box.y) - box.height / 2
+            if min(room) >= 0 and not any(box.overlaps(other, clearance) for other, clearance in clear):
                 taken.append((owner, box))
                 return [{"text": text, "x": box.x, "y": box.y, "shade": shade}]
         return []
@@ -124,9 +121,7 @@ def _labels(
             yield from place(point["about"], name, charts.QUIET, dots, _around(name, dot))
 
 
-class Box(NamedTuple):
-    """A rectangle in pixels from the upper left corner of the plot."""
-
+class Box(NamedTuple):  # in pixels from the upper left corner of the plot
     x: float  # its center
     y: float
     width: float
@@ -137,14 +132,9 @@ class Box(NamedTuple):
         down = abs(self.y - other.y) - (self.height + other.height) / 2
         return max(across, down) < clearance
 
-    @property
-    def is_inside(self) -> bool:
-        across, down = min(self.x, _WIDTH - self.x), min(self.y, _HEIGHT - self.y)
-        return across >= self.width / 2 and down >= self.height / 2
-
 
 def _around(text: str, dot: Box) -> Iterator[Box]:
-    """Next to a point: right, left, above and below."""
+    """Right, left, above and below."""
     half, down = _LETTER * len(text) / 2, (dot.height + _LINE) / 2
     side = half + dot.width / 2 + _GAP
     shifts = (0.0, half / 2, -half / 2, half - dot.width / 2, dot.width / 2 - half)
@@ -153,7 +143,7 @@ def _around(text: str, dot: Box) -> Iterator[Box]:
 
 
 def _along(text: str, line: Sequence[Place]) -> Iterator[Box]:
-    """Next to a line from its right end to its left: above it, below it, on either side of it."""
+    """From the right end to the left: above, below, on either side."""
     half, away = _LETTER * len(text) / 2, _LINE / 2 + _GAP
     for side in (-1, 1, 0):
         for x, y in reversed(line):

@@ -1,4 +1,4 @@
-"""Speeds as bars, relative to a baseline, and over what was varied; and step times in the order they were taken."""
+"""Speeds as bars, against a baseline and over what was varied; step times in their order."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,25 +23,24 @@ from torchmark.report.text import shorten
 
 _FEWEST_VALUES = 3  # of a curve
 _STEPS = Work(items=1, unit="step")
-_NARROWEST = 1.25  # times: the least reach of a scale of ratios to either side
+_NARROWEST = 1.25  # times: the least reach of a scale to either side
 _WIDTH, _HEIGHT = charts.WIDTH - 40, 170  # of curves
 _NO_LINES = {"domain": False, "ticks": False}
 COLUMNS = 240  # more cannot be distinguished on the screen
 _FEWEST_SAMPLES = 5  # below this there is no trend to see
 _LEAST_SPAN = 0.1  # of the step time: less would exaggerate noise
-_TALLEST = 3.0  # times the median: longer samples are cut by the edge, unless a tenth of all are
-_FURTHEST = 1e6  # times the step time: samples that lie so far apart were made up
+_TALLEST = 3.0  # times the median: longer samples are cut, unless they are a tenth
+_FURTHEST = 1e6  # times the step time: samples so far apart were made up
 
-Done = tuple[Series, Result]
 Line = tuple[Series, dict[str, Value], list[tuple[Result, float]]]  # what is fixed, and results with what is varied
 
 
 def find_speeds(series: Sequence[Series]) -> list[Panel]:
-    """Work that several series did, each against the others, the fastest first; then what only one did, by workload."""
+    """Work of several series, the fastest first; then what only one did, by workload."""
 
-    def work_of(done: Done) -> tuple[object, ...]:
+    def work_of(done: tuple[Series, Result]) -> tuple[object, ...]:
         case, version = done[1].case, done[1].version
-        # Published work may have the shape of ours and still be different.
+        # Published work of the same shape may still be different.
         alone = any(caution.kind == "not-comparable" for caution in done[1].cautions)
         return replace(case, device="cpu", protocol="steady").text, version, alone
 
@@ -54,7 +53,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
         panels.append(_speeds_panel(full_name(members[0][1].case), bars))
     single = (members[0] for members in works.values() if len(members) == 1)
     alike = grouped(single, lambda done: (done[0].name, done[1].case.workload, done[1].version))
-    for members in alike.values():  # what the variants have in common is said once, above them
+    for members in alike.values():  # the title says what variants have in common
         parts = [variant_parts(result.case) for _, result in members]
         common = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
         rows = []
@@ -68,7 +67,7 @@ def find_speeds(series: Sequence[Series]) -> list[Panel]:
 
 
 def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
-    """The bars with the unit of the first one: lengths in other units cannot be compared with it."""
+    """The bars with the unit of the first: other lengths cannot be compared."""
     bars: Rows = []
     for name, series, result, work in rows:
         if work.items > 0:
@@ -84,7 +83,7 @@ def _bars(rows: Sequence[tuple[str, Series, Result, Work]]) -> Rows:
 
 
 def _speed_range(result: Result, items: float, widest: float) -> tuple[float, float, float]:
-    """Items per second with its interval, which ends at `widest` times the rate."""
+    """Items per second with an interval, at most `widest` times as high."""
     assert result.estimate
     found, value = result.estimate, items / result.estimate.center_s
     low = min(items / found.high_s, value) if found.high_s > 0 else 0.0
@@ -92,7 +91,7 @@ def _speed_range(result: Result, items: float, widest: float) -> tuple[float, fl
 
 
 def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
-    """Bars from zero with their intervals, pale where graded poor; a single figure has no chart."""
+    """Bars from zero with intervals, pale if graded poor; no chart of a single figure."""
     title, made = shorten(title, charts.TITLE), None
     if len(bars) > 1:
         rows = [bar | {"figure": f"{bar['figure']} {bar['margin']}".rstrip()} for bar in bars]
@@ -105,7 +104,7 @@ def _speeds_panel(title: str, bars: Rows, note: str = "") -> Panel:
 
 
 def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
-    """By workload where there is one other run, else by run; none where nothing can be compared."""
+    """By workload if there is one other run, else by run."""
     names = run_names(runs)
     others = [index for index in range(len(runs)) if index != baseline]
     comparisons = compare_all([runs[baseline], *(runs[index] for index in others)])
@@ -133,7 +132,7 @@ def find_ratios(runs: Sequence[Run], baseline: int) -> list[Panel]:
     shown = [bar for _, bars, _ in found for bar in bars]
     if not shown:
         return []
-    # As far as the values reach; an interval that reaches much further is cut by the edge.
+    # As far as the values; much longer intervals are cut by the edge.
     low, high = min(bar["value"] for bar in shown), max(bar["value"] for bar in shown)
     low_end, high_end = max(min(bar["low"] for bar in shown), low / 2), min(max(bar["high"] for bar in shown), high * 2)
     domain = [min(low_end / 1.1, 1 / _NARROWEST), max(high_end * 1.1, _NARROWEST)]
@@ -149,12 +148,12 @@ def _factor(row: Pair | Family) -> str:
 
 
 def _speeds(row: Pair | Family) -> tuple[float, float, float]:
-    value = 1 / row.ratio  # the comparison is about times; a person asks about speed
+    value = 1 / row.ratio  # of speed: the comparison is about times
     return value, 1 / row.high if row.high else value, 1 / row.low if row.low else value
 
 
 def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
-    """Points on a scale of factors, with a mark where both are equally fast."""
+    """Points on a scale of factors, with a mark at equal speed."""
     axis: Spec = {"title": None, "values": charts.factor_ticks(*domain), "labelExpr": "datum.value + '×'"}
     scale = {"type": "log", "domain": list(domain), "nice": False, "clamp": True}
     place: Spec = {"axis": axis | _NO_LINES | {"grid": False}, "scale": scale}
@@ -170,8 +169,8 @@ def _ratios_chart(bars: Rows, domain: Sequence[float]) -> Spec:
 
 
 def find_curves(series: Sequence[Series]) -> list[Panel]:
-    """A panel for every parameter of a workload with three values or more; a line is a series with all others fixed."""
-    # Parameters of a workload that always are the items of a step: published cases leave a usual batch unsaid.
+    """A panel per parameter with three values or more; a line is a series with all others fixed."""
+    # Parameters that always are the items of a step: published cases leave out a usual batch.
     found = [(each, result) for each in series for result in each.results]
     seen: dict[tuple[str, str], set[tuple[Value, float]]] = {}
     for _, result in found:
@@ -190,8 +189,7 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
                 fixed = {key: own for key, own in settings.items() if key != name}
                 panel = (f"{case.workload}/{case.mode}", name, result.version, work.unit if work else "step")
                 curve = (each.name, repr(sorted(fixed.items())))
-                line = groups.setdefault(panel, {}).setdefault(curve, (each, fixed, []))
-                line[2].append((result, float(value)))
+                groups.setdefault(panel, {}).setdefault(curve, (each, fixed, []))[2].append((result, float(value)))
     panels = []
     for (workload, name, _, unit), lines in groups.items():
         rows, lost = _points(lines.values())
@@ -201,7 +199,7 @@ def find_curves(series: Sequence[Series]) -> list[Panel]:
 
 
 def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
-    """The points of all lines, each named by its difference from the others; and the values without a figure."""
+    """The points of lines named by their differences; and the values without a figure."""
     lines = [each for each in lines if len({x for result, x in each[2] if is_measured(result)}) >= _FEWEST_VALUES]
     fixed = [each for _, each, _ in lines]
     keys = dict.fromkeys(key for each in fixed for key in each)
@@ -230,13 +228,13 @@ def _points(lines: Iterable[Line]) -> tuple[Rows, Rows]:
 
 
 def _curves_chart(parameter: str, rows: Rows, lost: Rows) -> Spec:
-    """Points with their intervals, joined; a value without a figure is marked at the bottom with its status."""
-    # Ticks at the values that were varied; a logarithmic axis where they grow like powers.
+    """Joined points with intervals; a value without a figure has its status at the bottom."""
+    # Ticks at the values; a logarithmic axis where they grow like powers.
     values = sorted({each["x"] for each in (*rows, *lost)})
     style = "~s" if values[-1] >= 1e5 else "~f"
     x_axis = {"values": values, "title": parameter, "format": style, "grid": False, "labelOverlap": True}
     growth = {"type": "log", "base": 2} if values[-1] / values[0] >= 4 else {"zero": False}
-    # From zero; logarithmic where the lowest curve would otherwise look flat next to the highest.
+    # From zero; logarithmic where the lowest curve would look flat.
     shades = {row["curve"]: row["color"] for row in rows}
     highest = [max(row["rate"] for row in rows if row["curve"] == curve) for curve in shades]
     axis: Spec = {"title": None, "format": "~s", **_NO_LINES}
@@ -269,7 +267,7 @@ def find_scalings(series: Sequence[Series]) -> Iterator[Panel]:
 
 
 def _scaling_chart(scaling: Scaling, shade: str) -> Spec:
-    """The rate of all workers together, with the ideal dashed where a single worker was measured."""
+    """The rate of all workers; the ideal is dashed if a single one was measured."""
     single = next((row.rate for row in scaling.rows if row.workers == 1), None)
     rows = []
     for row in scaling.rows:
@@ -297,7 +295,7 @@ def has_samples(result: Result) -> bool:
 
 
 def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
-    """The chart of a result whose samples are loaded; `several`: the page is about several devices."""
+    """The chart of loaded samples; `several`: the page is about several devices."""
     known = result.processes if any(each.samples_s for each in result.processes) else (result.estimate,)
     processes = [each for each in known if each is not None and each.samples_s]
     count = sum(len(each.samples_s) for each in processes)
@@ -306,7 +304,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
         return None
     scale, unit = units.duration_unit(estimate.center_s)
     two_ends = (sustained.first_s, sustained.last_s) if sustained else ()
-    # Show all step times that count but the longest few, which would flatten the rest; always both sustained ends.
+    # Without the longest few, which would flatten the rest; always with both sustained ends.
     kept = np.concatenate([np.array(each.samples_s[_cut(each) :] or each.samples_s) for each in processes])
     least, middle, most, nearly_all = (float(value) for value in np.quantile(kept, (0.0, 0.5, 0.9, 0.995)))
     low, high = min((least, *two_ends)), max(min(nearly_all, _TALLEST * middle), most, *two_ends)
@@ -315,7 +313,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
     window = low, high = low - missing / 2 - margin, high + missing / 2 + margin
     if not high - low < _FURTHEST * estimate.center_s:
         return None
-    ends: Rows = []  # the step times of the first and the last seconds
+    ends: Rows = []  # of the first and last seconds
     if sustained and sum(samples := processes[0].samples_s) > 0:
         early, late = end_counts(np.array(samples), processes[0].duration_s, sustained.window_s)
         first, last = (float(np.clip(step_s, *window)) / scale for step_s in two_ends)
@@ -344,7 +342,7 @@ def find_steps(series: Series, result: Result, several: bool) -> Panel | None:
 
 
 def _steps_layers(x: Spec, place: Spec, shade: str, about: str) -> list[Spec]:
-    """The range of each column with its middle in it; what was cut as warm-up is shaded."""
+    """Each column's range and middle; the warm-up that was cut is shaded."""
     span, middle = {"x": x, "x2": {"field": "end"}}, field("middle", **place)
     base = {"x": x, "detail": label("process")}
     area = base | {"y": field("low", **place), "y2": {"field": "high"}, "description": {"value": about}}
