@@ -58,7 +58,7 @@ def _stages(laps: Laps) -> list[StageEstimate]:
     if laps.whole:
         return [first, exactly("later ", count - begun, later)]
     # Laps three times as long are one interruption by another program, unless a tenth of the laps lies between them.
-    slow, begins, ends = np.flatnonzero(later > 3 * np.median(later)), 0, 0
+    slow, begins, ends = np.flatnonzero(later > 3 * statistics.median(later)), 0, 0
     if len(slow) and len(later) >= ENOUGH_LAPS and slow[-1] - slow[0] < len(later) * 0.1:
         begins, ends = int(slow[0]), int(slow[-1]) + 1
     apart, rest = later[begins:ends], np.concatenate([later[:begins], later[ends:]])
@@ -86,9 +86,9 @@ def sustained_of(estimate: Estimate) -> Sustained | None:
     # Seconds a second: the median of the slopes between all group medians (Theil and Sen).
     groups = min(24, len(samples) // 3)
     at = np.array([part.mean() for part in np.array_split(_ends(samples, estimate.duration_s), groups)])
-    middle = np.array([np.median(part) for part in np.array_split(samples, groups)])
+    middle = np.array([statistics.median(part) for part in np.array_split(samples, groups)])
     i, j = np.triu_indices(groups, 1)
-    slope = float(np.median((middle[j] - middle[i]) / (at[j] - at[i])))
+    slope = statistics.median((middle[j] - middle[i]) / (at[j] - at[i]))
     cause = "memory was short: pages were fetched from the disk" if "paging" in estimate.flags else None
     cause = "; ".join(estimate.evidence) if estimate.verdict in DISTURBED else cause
     change = last.low / first.high - 1, last.high / first.low - 1

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torchmark.analyze.grades import VERDICT_FIXES, worst
 from torchmark.analyze.jobs import project
 from torchmark.analyze.spread import CHANCE, MAD_TO_DEVIATION, critical, own_spread, relative_spread, with_interval
-from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, tail_bound
+from torchmark.analyze.statistics import WINSOR_MADS, Reading, Series, deviation_of, mean_interval, median, tail_bound
 from torchmark.analyze.wording import counted
 from torchmark.records import STEP, Conditions, Contention, Estimate, Memory, Metered, Moment, Remark, Result, Verdict
 
@@ -34,8 +34,8 @@ def summarise(
     cost, raw = known.call_cost_s, samples[reading.cut :]
     verdict, flags, evidence = judge(reading, confirmed, known.contention, readings, known.target)
     mean, ordered = mean_interval(raw, reading.time), np.sort(raw - cost)
-    median, mad = float(np.median(ordered)), deviation_of(ordered)
-    outlying = np.abs(ordered - median) > WINSOR_MADS * MAD_TO_DEVIATION * mad
+    middle, mad = median(ordered), deviation_of(ordered)
+    outlying = np.abs(ordered - middle) > WINSOR_MADS * MAD_TO_DEVIATION * mad
     # A device that is idle for long was waiting for work.
     launch_bound = known.device_step_s is not None and known.device_step_s < IDLE_BELOW * (known.wall_step_s or 0.0)
     bimodal = known.estimand == "median" and is_bimodal(raw)
@@ -55,7 +55,7 @@ def summarise(
         evidence=evidence,
         sample_count=len(samples),
         autocorrelation_time=reading.time,
-        median_s=median,
+        median_s=middle,
         min_s=float(ordered[0]),
         mad_s=mad,
         outlier_share=float(np.mean(outlying)) if mad > 0 else 0.0,
@@ -181,7 +181,7 @@ def contention_of(readings: Sequence[Conditions], wait_share: float | None, swit
         return taken / (max(last.at_s - first.at_s, 1e-9) * capacity) if taken >= LEAST_TAKEN_S else 0.0
 
     probes = _known(readings, "probe_s")
-    dilation = float(np.median(probes[1:])) / min(probes) if len(probes) > 1 else None
+    dilation = median(probes[1:]) / min(probes) if len(probes) > 1 else None
     shares = share("other_cpu_s"), share("steal_s"), share("throttled_s", 1.0)
     return Contention(wait_share, *shares, dilation, switches)
 
@@ -285,7 +285,7 @@ def is_paging(readings: Sequence[Conditions]) -> bool:
 def _clocks(readings: Sequence[Conditions]) -> tuple[float, float] | None:
     """The highest, and the median of the last third: a single reading may catch a core at rest."""
     clocks = [reading.clock_hz for reading in readings if reading.clock_hz]
-    return (max(clocks), float(np.median(clocks[-max(1, len(clocks) // 3) :]))) if clocks else None
+    return (max(clocks), median(clocks[-max(1, len(clocks) // 3) :])) if clocks else None
 
 
 def _growth(readings: Sequence[Conditions], name: str) -> float | None:

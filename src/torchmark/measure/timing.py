@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean, median
+from statistics import fmean
 
-import numpy as np
 from msgspec.structs import replace
 
 from torchmark.analyze.efficiency import AHEAD_SHARE
 from torchmark.analyze.jobs import project
+from torchmark.analyze.statistics import median
 from torchmark.analyze.verdict import LEAST_POWER_S, cautions_of, combine, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device
@@ -269,7 +269,7 @@ class Turns:
                 break
         self._duration_s += self._clock() - began
         self._spans.append((before, self._read()))
-        return max(float(np.median(samples.values[first:])) - samples.call_cost_s, 1e-12)
+        return max(median(samples.values[first:]) - samples.call_cost_s, 1e-12)
 
     def estimate(self, first_step_s: float) -> Estimate:
         rule = self._samples.rule(replace(self._settings, steps=self._samples.count))
