@@ -1,7 +1,5 @@
 """A case: a workload with all its settings, its text form, and the table of axes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args

@@ -1,7 +1,5 @@
 """One tree of errors; every message names a cause and a fix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """`run`, `tune` and `fit` for scripts and notebooks: what the commands do; they return the stored run."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import warnings
@@ -67,10 +65,9 @@ def run(
     with _measuring(wait):
         machine = _look(named or None, place(parts, named or ["cpu"]))
         cases = place(parts, [info.name for info in machine.devices])
-        guarded = not workloads and not tiny
-        plan = Plan(cases, rigor, budget_s or 0.0, timeout_s, target, steps, None, seed, data, guarded)
-        plan = with_budget(plan, None if workloads else "quick")
-        return _execute(Measurement(plan, machine), label, out)
+        plan = Plan(cases, rigor, target, steps, budget_s=budget_s or 0.0, timeout_s=timeout_s, seed=seed, data=data)
+        plan = replace(plan, guarded=not workloads and not tiny)
+        return _execute(Measurement(with_budget(plan, None if workloads else "quick"), machine), label, out)
 
 
 def tune(
@@ -95,10 +92,9 @@ def tune(
     `keep` names settings that must not change, `also` adds values to try. The rest is as for `run`.
     """
     added = {name: tuple(map(str, values)) for name, values in (also or {}).items()}
-    limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
         machine, case = locate(partial(_look, stacklevel=4), workload, *_typed(device, mode, dtype, params))
-        options = TuneOptions(case, (*keep,), added, **limits)
+        options = TuneOptions(case, (*keep,), added, budget_s=budget_s, timeout_s=timeout_s, seed=seed, data=data)
         return _execute(Tune(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -125,10 +121,10 @@ def fit(
 
     `limit_bytes` is the memory it may use, by default all that is free. The rest is as for `run`.
     """
-    limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
         machine, case = locate(partial(_look, stacklevel=4), workload, *_typed(device, mode, dtype, params))
-        options = FitOptions(case, vary, usable_bytes(case, machine, limit_bytes), step, most, **limits)
+        bounds = usable_bytes(case, machine, limit_bytes), step, most
+        options = FitOptions(case, vary, *bounds, budget_s=budget_s, timeout_s=timeout_s, seed=seed, data=data)
         return _execute(Fit(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -215,10 +211,9 @@ class Measurement(Study):
 
     options: Plan
 
-    def __init__(self, plan: Plan, machine: Machine, done: Mapping[str, Sequence[Result]] | None = None) -> None:
+    def __init__(self, plan: Plan, machine: Machine, done: Mapping[str, Sequence[Result]] = {}) -> None:
         super().__init__(plan, machine, plan.cases)
-        self.rigor = plan.rigor
-        self._done = done
+        self.rigor, self._done = plan.rigor, done
         self._session: Session | None = None
 
     def events(self) -> Iterator[Event]:
@@ -293,12 +288,11 @@ def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine
 
 def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int | None:
     """The memory that a case may use; None: all that is free on the host."""
-    on_host = case.device == "cpu"
-    there = free_bytes() if on_host else machine.devices[0].memory_bytes
+    there = free_bytes() if case.device == "cpu" else machine.devices[0].memory_bytes
     if limit_bytes and there and limit_bytes > there:
         cause = f"a limit of {limit_bytes / 2**30:,.1f} GiB is more than the {there / 2**30:,.1f} GiB of memory here"
         raise UsageError(cause, "Choose a smaller limit: what fits into more can only be found where there is more")
-    return limit_bytes or (None if on_host else machine.devices[0].memory_bytes)
+    return limit_bytes or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
 
 
 def stored_ceilings(machine: Machine) -> Ceilings:
@@ -313,7 +307,7 @@ def stored_ceilings(machine: Machine) -> Ceilings:
     return found
 
 
-def known_spread(machine: Machine, log: Path | None = None) -> float | None:
+def known_spread(machine: Machine, log: Path | None) -> float | None:
     """How much fresh processes differed in the last run on this machine, except for the run with this log."""
     for stored in islice(store.scan_runs(), 10):
         if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:

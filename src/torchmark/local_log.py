@@ -3,8 +3,6 @@
 It may name hosts, people and paths: only its owner can read it, and nothing in it is exported.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

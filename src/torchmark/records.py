@@ -1,7 +1,5 @@
 """The frozen records that everything passes around, and the version of the stored form."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from msgspec import Struct, field

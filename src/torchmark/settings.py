@@ -1,8 +1,6 @@
 """The privacy allow-list: settings with the forms of values that a result may record, and names of hardware, systems
 and versions as they are shared. Any other value is recorded as `set`, or left out."""
 
-from __future__ import annotations
-
 import re
 
 SET = "set"  # to something that is not recorded

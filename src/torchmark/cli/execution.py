@@ -22,11 +22,10 @@ from torchmark.cli.output import hint, say
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.library import Measurement, conclude, make_header, store_events
 from torchmark.measure.engine import Progress
-from torchmark.measure.lifecycle import ending_handlers, set_handlers
 from torchmark.measure.machine import announced_amx, keep_awake, lacks_amx, look_around
 from torchmark.measure.messages import Message, Phase
 from torchmark.measure.outcomes import SAFE, VARIABLE
-from torchmark.measure.process import kill_all
+from torchmark.measure.process import ending_handlers, kill_all, set_handlers
 from torchmark.measure.session import Covered, Finished, Started
 from torchmark.records import Case, Machine, Result, Run, RunHeader
 from torchmark.report.figures import margin, step_rate, step_time

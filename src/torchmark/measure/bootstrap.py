@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import sys
 
 OLDEST = (3, 11)
@@ -54,6 +55,14 @@ def lend_package() -> None:
     assert spec.loader
     sys.modules["torchmark"] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
+
+
+def request_death_signal(name: str) -> None:
+    """On Linux, receive this signal when the parent dies: a watching thread may come too late in a busy process."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.Signals[name])  # PR_SET_PDEATHSIG
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torchmark.case import AXES, MOST_CASES, parse_value
 from torchmark.devices import ACCELERATOR, KINDS
 from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.meters.process import allowed_cores
-from torchmark.records import CASE_OPTIONS, Case, Result, Value, parse_case
+from torchmark.records import CASE_OPTIONS, Case, DeviceInfo, Result, Value, parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
 from torchmark.workloads.own.files import split_name
@@ -32,6 +32,7 @@ _VARIABLES = {"bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _ISA = "ONEDNN_MAX_CPU_ISA"  # read at the first matrix product
 _RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 _MOST_VALUES = 1000
+GIB = 1024**3
 _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
 
 
@@ -99,11 +100,17 @@ def full_params(case: Case) -> Struct:
     return read_params(find_workload(case.workload), case.params)
 
 
-def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About the memory that a case needs on its device; None if too little to matter. Ranks share only a CPU."""
+def memory_needed(case: Case, nodes: int = 1) -> float:
+    """About the memory that a case needs on its device; 0 if too little to matter. Ranks share only a CPU."""
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
-    ranks = case.workers // nodes if case.device == "cpu" else 1
-    return None if needed is None else needed * ranks
+    return (needed or 0.0) * (case.workers // nodes if case.device == "cpu" else 1)
+
+
+def excess_memory(case: Case, devices: Iterable[DeviceInfo], nodes: int = 1) -> str:
+    """Why a case does not fit into the memory of its device; empty where it may."""
+    room = next((info.memory_bytes for info in devices if info.name == case.device), None)
+    needed = memory_needed(case, nodes)
+    return f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}" if room and needed > room else ""
 
 
 def setting_of(case: Case, **changes: Any) -> Setting:

@@ -23,7 +23,7 @@ from torchmark.devices import ACCELERATOR, diagnose, find_devices, first_acceler
 from torchmark.devices.contract import Device
 from torchmark.devices.cpu import cpu_model
 from torchmark.errors import DeviceError, TorchmarkError
-from torchmark.measure.cases import full_params
+from torchmark.measure.cases import GIB, full_params
 from torchmark.measure.messages import Phase, Refused, Say, call
 from torchmark.measure.outcomes import AMX_FIX
 from torchmark.measure.process import Process, ProcessFailed, try_each
@@ -34,7 +34,7 @@ from torchmark.records import Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
 
-GIB, SHARED_BYTES = 1024**3, 32 << 20  # the latter holds a few batches of every loading process
+SHARED_BYTES = 32 << 20  # holds a few batches of every loading process
 SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
 _TOO_LONG_S = 0.1
 

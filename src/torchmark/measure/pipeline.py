@@ -31,10 +31,10 @@ from torchmark.measure import messages, timing
 from torchmark.measure.cases import follow, full_params, setting_of
 from torchmark.measure.check import check_device, check_step
 from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
-from torchmark.measure.lifecycle import end_group, lead_own_group
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import START, Measured, MeasureJob, Message, Order, Phase, Say
 from torchmark.measure.outcomes import failure_of, is_operator
+from torchmark.measure.process import end_group, lead_own_group
 from torchmark.meters.process import allowed_cores, count_stops, forget_peak, read_host_memory, read_moment
 from torchmark.records import START_UP, Case, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate, Value
 from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted

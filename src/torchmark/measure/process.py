@@ -6,6 +6,7 @@ import faulthandler
 import importlib
 import multiprocessing
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -28,8 +29,8 @@ from torchmark.devices import forbid_fallback
 from torchmark.errors import DeviceError, TorchmarkError, UsageError
 from torchmark.local_log import open_log, redirect_output, size_of, trim
 from torchmark.measure import messages
+from torchmark.measure.bootstrap import request_death_signal
 from torchmark.measure.cases import environment_of
-from torchmark.measure.lifecycle import deferred_signals, request_death_signal
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Case, Result, Status
 from torchmark.workloads import find_workload
@@ -57,6 +58,14 @@ SERVER_S = 60.0  # for the server that forks workers to import torch; not part o
 # Nothing is downloaded, unless a user whose own file does so sets these to 0; libraries read them on import.
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a `random.py` in the current folder is not meant for torch
+# Waits for its parent to end, then removes a folder; repeatedly, as the parent's workers may end a moment later.
+_REMOVE = """
+import shutil, sys, time
+sys.stdin.read()
+for _ in range(3):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(1)
+"""
 _server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a new server knows them all
 _server_answered = False
 
@@ -459,6 +468,72 @@ def _server_pid() -> int | None:
     from multiprocessing import forkserver
 
     return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined, no-any-return]  # not public
+
+
+def lead_own_group() -> None:
+    """Start a session whose whole group SIGTERM ends."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+        signal.signal(signal.SIGTERM, lambda *_: end_group())
+        request_death_signal("SIGTERM")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def end_with(lifeline: Connection) -> None:
+    def watch() -> None:  # until the other end closes
+        with contextlib.suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        end_group()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_group() -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def ending_handlers() -> dict[signal.Signals, Any]:
+    """The handlers of the signals that end a run, except ignored ones and those not installed from Python."""
+    numbers = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    return {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+
+def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Hold back the signals that end a run: a half-started worker would print a traceback. Handlers are exchanged
+    instead of blocking signals, as a new process or another thread would still get those."""
+    arrived: list[int] = []
+    kept = ending_handlers() if threading.current_thread() is threading.main_thread() else {}
+    set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))
+    try:
+        yield
+    finally:
+        set_handlers(kept)
+        for number in arrived:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[str]:
+    """A folder that is removed afterwards, by another process even if this one is killed."""
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
+    command = [sys.executable, "-I", "-S", "-c", _REMOVE, str(folder)]
+    null = subprocess.DEVNULL  # a remover that held our output open would keep its reader waiting
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True) as remover:
+        try:
+            folder.mkdir(mode=0o700)
+            yield str(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            remover.kill()
 
 
 def _tie_to(starter: int, folder: str | None) -> None:

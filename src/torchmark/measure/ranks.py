@@ -25,10 +25,11 @@ from torchmark.devices import open_device
 from torchmark.devices.contract import BlockTimer, Device, do_nothing
 from torchmark.errors import CaseError, DeviceError, UnsupportedError
 from torchmark.measure import messages, pipeline
+from torchmark.measure.bootstrap import request_death_signal
 from torchmark.measure.cases import full_params
 from torchmark.measure.engine import DEFAULTS, measure_pair
-from torchmark.measure.lifecycle import end_group, end_with, request_death_signal
 from torchmark.measure.outcomes import Failure, death_of, failure_of, memory_kills, type_name
+from torchmark.measure.process import end_group, end_with
 from torchmark.meters.process import allowed_cores, count_stops, forget_peak
 from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload

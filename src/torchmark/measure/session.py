@@ -15,9 +15,8 @@ from torchmark.analyze.grades import margin_of
 from torchmark.analyze.spread import LEAST_MARGIN, Spread, typical_spread, with_intervals
 from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.errors import TorchmarkError
-from torchmark.measure.cases import full_params, memory_needed, setting_of
+from torchmark.measure.cases import excess_memory, full_params, setting_of
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES
-from torchmark.measure.machine import GIB
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
 from torchmark.records import Case, Machine, Result, Rigor, Run, Work
@@ -38,16 +37,26 @@ EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only for comparing two kinds of work
 
 
-class Plan(Struct, frozen=True):
+class Options(Struct, frozen=True, kw_only=True):
+    """What a run and every study let the user choose."""
+
+    budget_s: float = 600.0
+    timeout_s: float = 600.0  # for one answer of a process
+    seed: int = 0
+    data: str | None = None  # folder with the real data sets
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats it, without paths, names of hosts, or anything from the environment."""
+        raise NotImplementedError
+
+
+class Plan(Options, frozen=True):
     cases: tuple[Case, ...]
     rigor: Rigor = "default"
-    budget_s: float = 300.0
-    timeout_s: float = 600.0
     target: float = 0.01
     steps: int | None = None
     sustain_s: float | None = None  # keep every case going for so long, for any precision
-    seed: int = 0
-    data: str | None = None  # folder with the real data sets
     guarded: bool = False  # leave out cases that would not fit; a named case is always tried
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
     more: bool = False  # use the whole budget, for any precision
@@ -59,7 +68,6 @@ class Plan(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command line that repeats the run, without the name of a host."""
         exact = f"--steps {self.steps}" if self.steps else f"--budget {self.budget_s:g}s --target {self.target:g}"
         exact = f"--sustain {self.sustain_s:g}s" if self.sustain_s else exact
         nodes = f" --nodes {self.rendezvous.nodes} --rendezvous HOST:PORT" if self.rendezvous else ""
@@ -95,7 +103,7 @@ Event = Started | Finished | Covered | SpreadFound | Revised
 
 
 class Session:
-    """One run. Use it once."""
+    """One run. Use it once. `history` is the spread between processes in an earlier run on this machine."""
 
     def __init__(
         self,
@@ -106,7 +114,6 @@ class Session:
         ceilings: Ceilings = NONE,
         history: float | None = None,
     ) -> None:
-        """`history` is the spread between processes in an earlier run on this machine."""
         self._plan, self._machine, self._listen, self._log, self._borrowed = plan, machine, listen, log, history
         self._results, self._current = dict[str, list[Result]](), dict[str, Result]()
         self._judge = PeakJudge(ceilings, self._look, self._current)
@@ -115,9 +122,9 @@ class Session:
         self._deadline = 0.0
         self._is_fixed = plan.rendezvous is not None or plan.sustain_s is not None  # the time of each case
 
-    def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:
+    def events(self, done: Mapping[str, Sequence[Result]] = {}) -> Iterator[Event]:
         """Measure what is not done yet: each case once and briefly, then fresh processes where they help most."""
-        for text, results in (done or {}).items():
+        for text, results in done.items():
             self._results[text] = list(results)
             self._current[text] = self._combined(text)
         self._deadline = time.monotonic() + self._plan.budget_s
@@ -209,12 +216,10 @@ class Session:
 
     def _why_left_out(self, case: Case) -> str | None:
         """A suite leaves out what cannot fit or takes more than its share, every run what comes after the budget."""
-        plan, devices = self._plan, self._machine.devices if self._machine else ()
-        if plan.guarded:  # named by itself, the case is tried and ends as `oom`
-            room = next((info.memory_bytes for info in devices if info.name == case.device), None) or math.inf
-            needed = memory_needed(case, plan.rendezvous.nodes if plan.rendezvous else 1) or 0.0
-            if needed > room:
-                needs = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}"
+        plan = self._plan
+        if plan.guarded and self._machine:  # named by itself, the case is tried and ends as `oom`
+            nodes = plan.rendezvous.nodes if plan.rendezvous else 1
+            if needs := excess_memory(case, self._machine.devices, nodes):
                 return f"{needs}. Name the case to try it"
         room_s, needed_s = self._room_s(), (least_s(case, self._current.values()) or 0.0) * plan.processes
         if self._is_fixed or (room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s)):
@@ -292,15 +297,10 @@ class Session:
 
 class PeakJudge:
     """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good.
+    `results` are all of a run by the text of their case; the session changes them, too."""
 
-    `results` are all of a run by the text of their case; the session changes them, too.
-    """
-
-    def __init__(
-        self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result] | None = None
-    ) -> None:
-        self._known, self._measure_again, self._again = known, measure_again, set[str]()
-        self._results = {} if results is None else results
+    def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result]) -> None:
+        self._known, self._measure_again, self._results, self._again = known, measure_again, results, set[str]()
 
     def judge(self, result: Result) -> Result:
         text = result.case.text

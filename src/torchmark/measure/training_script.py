@@ -206,7 +206,7 @@ def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, w
 
 
 if __name__ == "__main__":
-    from torchmark.measure.lifecycle import request_death_signal
+    from torchmark.measure.bootstrap import request_death_signal
 
     request_death_signal("SIGKILL")
     main()

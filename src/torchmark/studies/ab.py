@@ -20,9 +20,9 @@ from torchmark.measure import messages
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.machine import survey_in
 from torchmark.measure.process import Process, ProcessFailed
-from torchmark.measure.session import PROCESSES, Revised
+from torchmark.measure.session import PROCESSES, Options, Revised
 from torchmark.records import Case, Live, Machine, Result
-from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Options, Study, summed_up
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Study, summed_up
 
 TURN_S, TURN_STEPS, LONG_TURN_S = 0.3, 3, 0.9  # so many steps in a turn, as far as they fit
 VERY_SLOW_STEP_S = 5.0

@@ -16,8 +16,9 @@ from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.process import measure_case
+from torchmark.measure.session import Options
 from torchmark.records import NO_ROOM, Case, Fitting, Machine, Result, Tried
-from torchmark.studies.study import Activity, Announcement, Completed, Event, Options, Study, summed_up
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Study, summed_up
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example of unknown size

@@ -12,9 +12,9 @@ from torchmark.measure.cases import check_case
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.process import measure_case, without_figure
-from torchmark.measure.session import PREHEAT_S, Finished, Revised, Started
+from torchmark.measure.session import PREHEAT_S, Finished, Options, Revised, Started
 from torchmark.records import Case, DeviceInfo, Limiting, Machine, Result, Value
-from torchmark.studies.study import Event, Options, Study, summed_up
+from torchmark.studies.study import Event, Study, summed_up
 
 PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products: a small one shows a dtype without a fast path
 GAIN, LONGEST_S = 1.02, 1.0  # that a product twice as large must bring, and that any may take

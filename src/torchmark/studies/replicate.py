@@ -8,16 +8,15 @@ from itertools import product
 from msgspec.structs import replace
 
 from torchmark.analyze.jobs import Own, Printed, Replicated, Row, Sheet, find_bias
-from torchmark.measure.cases import memory_needed
-from torchmark.measure.machine import GIB
+from torchmark.measure.cases import excess_memory
 from torchmark.measure.messages import call
 from torchmark.measure.process import Process, ProcessFailed, without_figure
 from torchmark.measure.replay import PROCEDURES, Procedure
-from torchmark.measure.session import Finished, Plan, Revised, Session, Started
+from torchmark.measure.session import Finished, Options, Plan, Revised, Session, Started
 from torchmark.measure.training_script import MORE_TIME, Task, would_take
 from torchmark.publications import Figure, Publication, PublishedTable
 from torchmark.records import Case, Machine, Result, parse_case
-from torchmark.studies.study import Event, Options, Study
+from torchmark.studies.study import Event, Study
 
 STEADY_SHARE = 0.45  # of the budget, with --steady
 LEAST_S = 2.0  # with less time left, no process is started
@@ -137,10 +136,8 @@ class Replication(Study):
         return Finished(result, 0, result.estimate.samples_s if result.estimate else ())
 
     def _refusal(self, task: Task) -> str:
-        needed = memory_needed(task.case)
-        room = next((info.memory_bytes for info in self.machine.devices if info.name == task.case.device), None)
-        if needed is not None and room is not None and needed > room:
-            return f"needs about {needed / GIB:.0f} GiB. It was not tried, as there are {room / GIB:.0f}"
+        if needs := excess_memory(task.case, self.machine.devices):
+            return f"{needs}, and was not tried"
         left_s = self._end - time.monotonic()
         known = [  # the same work in other sizes predicts how long it would take
             (other.case.mode == task.case.mode, self._procedures[other.publication].step_cost_s(other), result)

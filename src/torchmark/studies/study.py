@@ -14,7 +14,7 @@ from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.errors import UsageError
 from torchmark.measure.cases import check_case
 from torchmark.measure.process import without_figure
-from torchmark.measure.session import Covered, Finished, Plan, Revised, SpreadFound, Started
+from torchmark.measure.session import Covered, Finished, Options, Revised, SpreadFound, Started
 from torchmark.records import Case, Conclusion, Machine, Result, Rigor
 
 
@@ -41,18 +41,6 @@ Event = Started | Finished | Completed | Revised | Covered | SpreadFound | Activ
 Listen = Callable[..., None]  # gets each message of a process, and which process that is where there are several
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    budget_s: float = 600.0
-    timeout_s: float = 600.0  # for one answer of a process
-    seed: int = 0
-    data: str | None = None  # folder with the real data sets
-
-    @property
-    def command(self) -> str:
-        """The command line that repeats the study. It never holds a path, nor anything from the environment."""
-        raise NotImplementedError
-
-
 class Study(ABC):
     """One study under way. Use it once."""
 
@@ -60,7 +48,7 @@ class Study(ABC):
     rigor: Rigor = "quick"
     open_ended: ClassVar[bool] = False  # more cases may follow than are known beforehand
 
-    def __init__(self, options: Options | Plan, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:
+    def __init__(self, options: Options, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:
         self.options, self.planned = options, tuple(case.text for case in cases)
         if machine:
             self.machine = machine

@@ -25,11 +25,11 @@ from torchmark.errors import NothingMeasuredError, UnknownName
 from torchmark.measure import messages
 from torchmark.measure.cases import check_case, chosen_instructions, full_params, offered, split_values, tunable_dtypes
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
-from torchmark.measure.lifecycle import temporary_folder
-from torchmark.measure.process import Process, ProcessFailed
+from torchmark.measure.process import Process, ProcessFailed, temporary_folder
+from torchmark.measure.session import Options
 from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Rigor, Tuning, Value
 from torchmark.studies.ab import rounds_for, turn_seconds
-from torchmark.studies.study import Announcement, Completed, Event, Options, Study, summed_up
+from torchmark.studies.study import Announcement, Completed, Event, Study, summed_up
 
 Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
 
