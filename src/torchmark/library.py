@@ -130,7 +130,7 @@ def fit(
 
 @contextlib.contextmanager
 def _measuring(wait: bool) -> Iterator[None]:
-    """Hold the machine, and hide the main module, which `multiprocessing` would run again in every process."""
+    """Hold the machine; hide the main module, which `multiprocessing` would run again in every process."""
     main = sys.modules["__main__"]
     with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")
@@ -154,7 +154,7 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
 
 
 def _typed(device: str | None, mode: str | None, dtype: str | None, params: Params | None) -> tuple[Axes, Axes]:
-    """The axes and the parameters as a user of the command would type them."""
+    """Axes and parameters as typed on the command line."""
 
     def texts(values: Mapping[str, Any]) -> Axes:
         return {
@@ -177,7 +177,7 @@ def _look(devices: Sequence[str] | None, cases: Iterable[Case], stacklevel: int 
 def choose(
     workloads: Sequence[str], suite: str, axes: Axes, params: Axes, nodes: int = 1, tiny: bool = False
 ) -> tuple[tuple[Part, ...], Sequence[str]]:
-    """The cases of workloads, or else of a suite, and the named devices; no devices means all that are here."""
+    """The cases of workloads, or else of a suite, and the named devices; none means all that are here."""
     devices = read_devices(axes.get("device", ()))
     if not workloads:
         return expand_suite(suite, tiny), devices
@@ -188,7 +188,6 @@ def choose(
 
 
 def read_devices(texts: Iterable[str]) -> tuple[str, ...]:
-    """The names in comma-separated texts; raise UsageError for what cannot be a device."""
     names = tuple(name for text in texts for name in text.split(",") if name)
     for name in names:
         check_device(name)
@@ -196,7 +195,7 @@ def read_devices(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def with_budget(plan: Plan, suite: str | None) -> Plan:
-    """The plan with the usual budget of its suite, or of named cases, unless it has one."""
+    """The plan; without a budget, with the usual one of its suite or cases."""
     if plan.sustain_s:
         usual_s = (plan.sustain_s + CASE_BUDGETS["default"]) * len(plan.cases)  # preparing comes on top
     elif plan.steps:
@@ -207,7 +206,7 @@ def with_budget(plan: Plan, suite: str | None) -> Plan:
 
 
 class Measurement(Study):
-    """A plan as `torchmark run` executes it; `done` are the results of the run that it continues."""
+    """What `torchmark run` does; `done` are the results of the run that it continues."""
 
     options: Plan
 
@@ -235,7 +234,7 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
 
 
 def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
-    """Store every event in the run of its side, then call `seen`; store what is left after an interrupt."""
+    """Store every event, then call `seen`; after an interrupt, store what is left."""
     with contextlib.closing(cast("Generator[Event]", study.events())) as events:
         try:
             for event in events:
@@ -272,7 +271,7 @@ def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
 
 
 def find_case(workload: str, axes: Axes, params: Axes) -> Case:
-    """The only case that this is, with one worker; on the CPU unless a device is named."""
+    """The one case that this means; on the CPU unless a device is named."""
     cases = expand(Sweep([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params))
     if len(cases) != 1:
         raise UsageError(f"that is {len(cases)} cases", "Name one value of each parameter, and one device")
@@ -280,7 +279,7 @@ def find_case(workload: str, axes: Axes, params: Axes) -> Case:
 
 
 def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine, Case]:
-    """The machine with the device that is named, or with all, and the only case on the first of them."""
+    """The machine with the named device, or all, and the one case on the first of them."""
     case = find_case(workload, axes, params)
     machine = look([case.device] if "device" in axes or "@" in workload else None, [case])
     return machine, find_case(workload, {**axes, "device": [machine.devices[0].name]}, params)
@@ -296,7 +295,7 @@ def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int |
 
 
 def stored_ceilings(machine: Machine) -> Ceilings:
-    """The ceilings of the machine's devices that were measured with the same hardware and torch."""
+    """The ceilings that were measured with the same hardware and torch."""
     found = NONE
     for device in machine.devices:
         for path in store.find_limits(machine, device):
@@ -308,7 +307,7 @@ def stored_ceilings(machine: Machine) -> Ceilings:
 
 
 def known_spread(machine: Machine, log: Path | None) -> float | None:
-    """How much fresh processes differed in the last run on this machine, except for the run with this log."""
+    """How much fresh processes differed in the last run on this machine other than that with this log."""
     for stored in islice(store.scan_runs(), 10):
         if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a damaged file is ignored

@@ -81,7 +81,7 @@ class Contention(Struct, frozen=True):
 
 
 class Metered(Struct, frozen=True):
-    """What meters said while samples were taken; None is unreadable, and `Result.provenance` says why."""
+    """Readings of meters during the samples; None is unreadable, and `Result.provenance` says why."""
 
     mean_w: Real | None = None
     peak_w: Real | None = None  # over about a second
@@ -92,7 +92,7 @@ class Metered(Struct, frozen=True):
 
 
 class Trend(Struct, frozen=True):
-    change: Real  # of the step time over the kept samples: relative, from first to last
+    change: Real  # of the step time over the kept samples, relative
     z: Real
 
 
@@ -208,7 +208,7 @@ class Laps(Struct, frozen=True):
 
 class StageEstimate(Struct, frozen=True):
     name: Name
-    steps: Whole  # how often the job does it; 0: inside the steps of another stage
+    steps: Whole  # by the job; 0: inside the steps of another stage
     center_s: Real  # of one
     low_s: Real
     high_s: Real
@@ -234,7 +234,7 @@ class Sustained(Struct, frozen=True):
 
 
 class Peak(Struct, frozen=True):
-    """How close a result comes to the best that this machine was seen to do."""
+    """How close a result comes to the best seen on this machine."""
 
     share: Real  # of arithmetic or bandwidth, whichever is closer to its ceiling
     bound: Bound  # what keeps it from more
@@ -273,12 +273,12 @@ class Result(Struct, frozen=True):
 
     @property
     def explanation(self) -> str:
-        """Why it failed, with the detail: for the terminal of the machine that it failed on."""
+        """Why it failed, with the detail: for this machine's terminal only."""
         return "\n".join(filter(None, (self.reason or "no reason was given", self.detail)))
 
 
 class RunHeader(Struct, frozen=True):
-    """The first line of a run file: what was going to be measured, and where."""
+    """The first line of a run file: what was planned, and where."""
 
     id: Name
     created: Name  # UTC, to the second
@@ -310,7 +310,7 @@ class BreakEven(Struct, frozen=True):
 
 
 class Tuning(Struct, frozen=True):
-    """A search for the fastest settings: the gain is how many times as fast, with a 95% interval over process pairs."""
+    """A search for the fastest settings; the gain is how many times as fast, with a 95% interval."""
 
     default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
@@ -362,7 +362,7 @@ class Limiting(Struct, frozen=True):
 
 
 class Live(Struct, frozen=True):
-    """A live comparison of two sides: the step time of b over that of a, with a 95% interval."""
+    """A live comparison: the step time of b over that of a, with a 95% interval."""
 
     a: Case
     b: Case

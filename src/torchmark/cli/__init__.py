@@ -51,7 +51,7 @@ def split_help(text: str) -> tuple[str, str]:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only when it is called; its help comes from the table alone."""
+    """A group that imports a command only when it is called."""
 
     def __init__(self, *arguments: Any, table: Table, help: str, **options: Any) -> None:  # noqa: A002
         about, examples = split_help(help)
@@ -110,8 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reconfigure(errors="replace")
     warnings.showwarning = lambda message, category, *_, **__: _say(f"{category.__name__}: {message}")
     try:
-        # Click's own `main` would handle errors, but knows neither our exit codes nor our one line.
-        # Not list(): the submodule of that name takes the place of the built-in once it is imported.
+        # Click's `main` knows neither our exit codes nor our one-line errors.
+        # Not list(): the submodule of that name hides the built-in once it is imported.
         with torchmark.make_context("torchmark", [*(sys.argv[1:] if arguments is None else arguments)]) as context:
             answer = torchmark.invoke(context)
         sys.stdout.flush()
@@ -137,7 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """What happened and what to do, and the exit code."""
     match error:
         case TorchmarkError():
             return str(error), error.exit_code

@@ -81,13 +81,13 @@ def _show(study: Comparison, options: opt.GateOptions, ending: Ending) -> int:
 
 
 def _shared(side: LiveSide) -> LiveSide:
-    """The side without paths and messages of other programs; of its environment only values of a known form."""
+    """The side without paths, messages of other programs and unknown forms of variables."""
     environment = {name: str(redacted(name, value)) for name, value in side.environment.items()}
     return replace(side, result=as_shared(side.result), python="", environment=environment, last_words=())
 
 
 class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a settings file may change about the case: how the work is done, never the work."""
+    """What a settings file may change: how the work is done, never the work."""
 
     device: str | None = None
     dtype: str | None = None
@@ -111,7 +111,7 @@ class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def find_sides(given: AbArguments) -> tuple[Side, Side]:
-    """Both sides. An option given once applies to both, one given twice to A and to B."""
+    """An option given once applies to both sides, one given twice to A and to B."""
     if not given.cases:
         raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
     differ = max(map(len, (given.cases, given.pythons, given.settings))) > 1 or given.env_a or given.env_b

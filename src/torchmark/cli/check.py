@@ -83,7 +83,7 @@ class _CaseRecord:
 
 
 class FileCheck:
-    """One file: what is wrong with it so far, and its figures to compare with those of other files."""
+    """What is wrong with one file so far, and its figures to compare with other files."""
 
     def __init__(self, name: str, path: Path, samples: bool = True) -> None:
         self.flaws: dict[Remark, None] = {}  # each once, in the order of the file

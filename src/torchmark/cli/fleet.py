@@ -43,8 +43,6 @@ FORWARDED = tuple(PlanOptions.parameters())
 
 
 class OpenFleet:
-    """A fleet with its folder, and the engine that runs its jobs."""
-
     def __init__(self, folder: FleetFolder, fleet: Fleet, engine: Engine | None = None) -> None:
         self.folder, self.fleet, self.engine = folder, fleet, engine or ENGINES[fleet.terms.engine]()
         self.look = partial(Observer(folder, self.engine).look, fleet.tasks)
@@ -120,7 +118,7 @@ def _print_gathered(statuses: Sequence[TaskStatus], format: str, names: bool = F
 
 
 def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool = False) -> list[documents.Member]:
-    """Tasks as records of a report; `private` adds words of schedulers and logs, which may name nodes and paths."""
+    """`private` adds words of schedulers and logs, which may name nodes and paths."""
     members = []
     for each in statuses:
         task, reason = each.task, each.private_reason if private else each.reason
@@ -152,7 +150,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
 
     @property
     def teams(self) -> dict[int, list[int]]:
-        """The counts of workers, on all nodes together, by the count of nodes that share them; by default one each."""
+        """The counts of workers in all, by the count of nodes that share them; by default one on each."""
         given, sizes = split_values(self.axes.get("workers", ())), split_values(self.together)
         for text in (*given, *sizes):
             if not text.isdigit() or not 1 <= int(text) <= 4096:
@@ -211,7 +209,6 @@ def fleet_run(options: FleetRunOptions) -> int:
 
 
 def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
-    """Submit the tasks again that are neither done nor under way; a run that had begun is resumed."""
     context, source = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     given = {name for name in context.params if context.get_parameter_source(name) == source}
     changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
@@ -264,7 +261,7 @@ def _start(opened: OpenFleet, tasks: Sequence[Task], nodes: Sequence[Node], opti
 
 
 def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], trusted: bool) -> None:
-    """Users who can change the folder decide what runs as this user: ask first if there may be others."""
+    """Ask first if others can change the folder: they decide what runs as this user."""
     why = folder.distrust()
     if why is None or trusted:
         return
@@ -279,7 +276,7 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
 
 
 def _give_up(opened: OpenFleet, statuses: Sequence[TaskStatus]) -> bool:
-    """If nothing runs, and all that waits does so for nodes that take no jobs, cancel it: it would wait forever."""
+    """Cancel what would wait forever: nothing runs, and all that waits needs nodes that take no jobs."""
     if any(each.state == "running" for each in statuses):
         return False
     obstacles = {node.name: node.obstacle for node in opened.nodes() if node.obstacle}
@@ -312,7 +309,6 @@ def _run_arguments(leave_out: str = "") -> list[str]:
 
 
 def follow(opened: OpenFleet) -> None:
-    """Show the state of the jobs until none waits or runs."""
     pause_s, last_answer, is_over = SHORTEST_S, time.monotonic(), False
     live = sys.stderr.isatty()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if live else 200)
@@ -332,7 +328,7 @@ def follow(opened: OpenFleet) -> None:
                 if is_over or not any(each.state in UNDER_WAY for each in statuses):
                     return
                 is_over = _give_up(opened, statuses)
-            except FleetError:  # a scheduler that is busy or being restarted is no reason to abandon its jobs
+            except FleetError:  # a scheduler may be busy or restarting
                 if time.monotonic() - last_answer > PATIENCE_S:
                     raise
             pause_s = SHORTEST_S if changed else min(pause_s * 1.5, LONGEST_S)
@@ -340,7 +336,7 @@ def follow(opened: OpenFleet) -> None:
 
 
 def _states(statuses: Sequence[TaskStatus], console: Console) -> Text:
-    """A table of as many jobs as the terminal has room for besides the results, those that run first."""
+    """A table of as many jobs as fit, those that run first."""
     room = max(console.height - 6, 3)
     first = sorted(statuses, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
     shown = _members([each for each in statuses if each in first], private=True)

@@ -25,7 +25,7 @@ Record = TypeVar("Record", bound="Options")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Options:
-    """Options of a command, or of a group that commands inherit from; help shows the command's own first."""
+    """Options of a command, or of a group that commands inherit; help shows the command's own first."""
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -70,7 +70,7 @@ def argument(**settings: Any) -> Any:
 
 
 def axes_field(*single: str) -> Any:
-    """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
+    """The values of axes as typed, by name: one for each of these axes, or several for all axes."""
     axes = {axis.name: axis for axis in AXES if axis.help and (not single or axis.name in single)}
 
     def make(_: str) -> list[click.Parameter]:
@@ -106,7 +106,7 @@ def _field(default: Any, make: Callable[[str], list[click.Parameter]]) -> Any:
 
 
 def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Record], int | None]], click.Command]:
-    """Make a function of an options record a click command; its docstring is the help, with examples at its end."""
+    """Make a function of an options record a click command; its docstring is the help."""
 
     def make(function: Callable[[Record], int | None]) -> click.Command:
         about, examples = split_help(function.__doc__ or "")
@@ -117,7 +117,7 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
     return make
 
 
-# How people write times, shares and sizes. Each function returns the number, or raises with what to write.
+# How people write times, sizes and shares.
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -145,7 +145,6 @@ def _bytes(text: str) -> int:
 
 
 def _share(text: str, whole: bool = False) -> float:
-    """A share between 0 and 1, such as 1% or 0.01; 1 itself only if it may be `whole`."""
     found = re.fullmatch(rf"({_NUMBER})(%?)", text)
     share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not (0 < share < 1 or (whole and share == 1)):
@@ -174,7 +173,7 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def label_field(help: str, default: str | None = None) -> Any:  # noqa: A002
-    """--label; refuses a name that could not be found again."""
+    """--label, which refuses a name that could not be found again."""
 
     def read(label: str | None) -> str | None:
         if label is not None:
@@ -207,7 +206,6 @@ class GateOptions(Options):
     allow: bool = flag("With --fail-if-slower: exit 0 instead of 5 if inconclusive.", "--allow-inconclusive")
 
     def judge(self, gate: "Gate", complaints: Sequence[str]) -> int:
-        """Print the judgement, and return its exit code."""
         from torchmark.report.comparison import gate_lines
 
         for line in gate_lines(gate, complaints):
@@ -223,11 +221,11 @@ class ParamOptions(Options):
     task: str | None = option("What a config.json is built for: sequence-classification, …", metavar="TASK")
 
     def read_params(self, is_named: bool = True, tiny: bool = False) -> dict[str, tuple[str, ...]]:
-        """All parameters with their values as typed; `is_named` says that a model is named at all."""
+        """All parameters with their values as typed; `is_named`: there is a model."""
         from torchmark.measure.cases import split_settings
 
         given = [f"task={self.task}"] if self.task else []
-        if self.inputs:  # the sizes of one row are one parameter, the number of rows is another, which can be swept
+        if self.inputs:  # the sizes of a row are one parameter; the number of rows is another, which can be swept
             from torchmark.workloads.own.models import read_tensor, split_batch, write_tensors
 
             batch, tensors = split_batch([*map(read_tensor, self.inputs)])

@@ -135,7 +135,7 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
 
 
 def _why_unsound(path: Path) -> str:
-    """Why `torchmark check` rejects a file; empty if it does not. Raw samples, most of its bytes, are left out."""
+    """Why `torchmark check` rejects a file, without its raw samples; empty if it does not."""
     from torchmark.cli.check import FileCheck
 
     check = FileCheck(path.name, path, samples=False)
@@ -148,7 +148,7 @@ def _why_unsound(path: Path) -> str:
 
 
 def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None:
-    """Write the report to its file. Text goes to stdout unless a file is named: other programs read it."""
+    """Text goes to stdout unless a file is named: other programs read it."""
     subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
     out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
     whole, verb = content.encode() if isinstance(content, str) else content, "read"

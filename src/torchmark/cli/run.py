@@ -80,7 +80,7 @@ def run(options: RunOptions) -> int:
         with execution.hold_machine(options):
             return _resume(options, options.resume)
     parts, devices = select(options, options.nodes, options.rendezvous)
-    # Before looking at the machine: importing torch would disturb a run that measures.
+    # Lock before looking at the machine: importing torch would disturb another run.
     with execution.hold_machine(options):
         machine = execution.look(devices or None, place(parts, devices or ["cpu"]))
         plan = make_plan(place(parts, [device.name for device in machine.devices]), options)
@@ -96,7 +96,7 @@ def run(options: RunOptions) -> int:
 
 
 def select(options: PlanOptions, nodes: int = 1, endpoint: str | None = None) -> tuple[tuple[Part, ...], Sequence[str]]:
-    """The cases to measure, and the named devices; no devices means all that are here. Quick: raises for mistakes."""
+    """The cases to measure, and the named devices; none means all that are here."""
     named, params = options.workloads, options.read_params(bool(options.workloads), options.tiny)
     if named and options.suite:
         raise UsageError("a suite and workloads were both named", "Name one or the other")
@@ -112,7 +112,6 @@ def select(options: PlanOptions, nodes: int = 1, endpoint: str | None = None) ->
 
 
 def make_plan(cases: tuple[Case, ...], options: RunOptions, resumed: RunHeader | None = None, **more: Any) -> Plan:
-    """A plan with the settings of the options, or of the run that is resumed."""
     settings, suite = resumed or options, None if options.workloads else options.suite or "quick"
     if not resumed:
         more |= {"target": options.target or TARGET, "guarded": bool(suite) and not options.tiny}
@@ -123,7 +122,7 @@ def make_plan(cases: tuple[Case, ...], options: RunOptions, resumed: RunHeader |
 
 
 def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> Rendezvous | None:
-    """Where the nodes meet, if there are several; every case must have as many workers on each of them."""
+    """Where the nodes meet, if there are several; each case must have as many workers on each of them."""
     if (nodes > 1) != bool(endpoint):
         raise UsageError("--nodes and --rendezvous belong together", "Give the number of machines and HOST:PORT of one")
     if not endpoint:
@@ -145,7 +144,7 @@ def _describe(plan: Plan) -> int:
 
 
 def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, before: Run | None = None) -> int:
-    """Measure, show and keep; a disk that fails says how to go on. `before` is the run that is resumed."""
+    """`before` is the run that is resumed."""
     name = "last" if writer.path.parent == store.home() else str(writer.path)
 
     def first_answer(_: object) -> str:

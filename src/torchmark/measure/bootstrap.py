@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def find_refusal(needed: list[str]) -> dict[str, str]:
-    """Why nothing can be measured with this interpreter, and the fix; empty if all is well."""
+    """Why nothing can be measured with this interpreter; empty if all is well."""
     if sys.version_info < OLDEST:
         found, oldest = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
         fix = f"Make an environment with Python {oldest} or later for it"

@@ -20,14 +20,14 @@ from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
 from torchmark.workloads.own.files import split_name
 
-# Options of a case that any work in torch can use, the default first.
+# Options for any work in torch, the default first.
 PROCESS_OPTIONS = {
     "matmul": ("highest", "high", "medium"),
     "isa": ("all", "avx512-core-bf16", "avx512-core", "avx2"),
     "bind": ("free", "close", "spread"),
     "wait": ("usual", "active", "passive"),
 }
-# Variables read when torch is imported: a process that was forked after that cannot apply them.
+# Read when torch is imported: a process that was forked later cannot apply them.
 _VARIABLES = {"bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _ISA = "ONEDNN_MAX_CPU_ISA"  # read at the first matrix product
 _RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
@@ -47,7 +47,7 @@ class Sweep(Struct, frozen=True):
 
 
 def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases of a sweep, in the given order; the last part changes fastest."""
+    """All cases in the given order; the last part changes fastest."""
     if not sweep.workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
     if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
@@ -62,7 +62,7 @@ def expand(sweep: Sweep) -> tuple[Case, ...]:
                 steady = replace(case, protocol="steady").text
                 fix = f"Replay the publication with `torchmark replicate`, or measure {steady}"
                 raise UsageError(f"{name} is timed the way its publication did, which is no way to measure", fix)
-            # The accelerator of a sweep gets its name only when the machine is looked at.
+            # The accelerator gets its name when the machine is looked at.
             later = not is_written and case.device == ACCELERATOR
             checked = replace(check_case(replace(case, device="cpu") if later else case), device=case.device)
             cases[checked.text] = checked
@@ -136,7 +136,7 @@ def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
         _check_name(f"parameter of {workload.name}", name, declared)
     usual = {name: axis.default for name, axis in _AXES.items()}
     usual |= {"mode": workload.modes[0], "workers": workload.default_workers}
-    # Threads of each rank where counts of workers are compared: what the largest count leaves for each.
+    # Where counts of workers are compared, ranks have the threads that the largest count leaves for each.
     typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
     counts = {_AXES["workers"].read(text) for text in typed["workers"]}
     if len(counts) > 1:
@@ -216,7 +216,7 @@ def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dic
 
 
 def split_values(texts: Iterable[str]) -> tuple[str, ...]:
-    """All values of comma-separated texts, with ranges written out."""
+    """The values in comma-separated texts, with ranges written out."""
     values = list[str]()
     for part in (part.strip() for text in texts for part in text.split(",")):
         if not part:
@@ -275,7 +275,7 @@ def tunable_dtypes(case: Case) -> tuple[str, ...]:
 
 
 def chosen_instructions() -> str | None:
-    """The `isa` in the environment, from the user or because the CPU lacks what it announces."""
+    """The `isa` in the environment, set by the user or because the CPU lacks what it announces."""
     value = os.environ.get(_ISA, "").lower().replace("_", "-")
     return value if value in PROCESS_OPTIONS["isa"][1:] else None
 
@@ -287,7 +287,7 @@ def environment_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def follow(options: Mapping[str, str]) -> None:
-    """Apply what can still be applied to this process, which has not computed anything yet."""
+    """Apply what can be applied to a process that has not computed anything yet."""
     if "isa" in options:
         os.environ[_ISA] = options["isa"].upper().replace("-", "_")
     if "matmul" in options:
@@ -298,7 +298,7 @@ def follow(options: Mapping[str, str]) -> None:
 
 
 def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
-    """Each difference from what is known here, after the place of its field. Nothing is run."""
+    """Each difference from what is known here, after its field; nothing is run."""
     case = result.case
     if split_name(case.workload):  # a user's own file: one of that name here may be any other
         return
@@ -313,7 +313,7 @@ def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
         yield "$.result.version", f"{case.workload} has no version {result.version} here, but {workload.version}"
     if result.version != workload.version or result.status != "ok":
         return
-    # A parameter that the workload has gained since then was at its default.
+    # Newer parameters were at their default.
     if asdict(workload.params()) | result.params != asdict(params):
         yield "$.result.params", "they are not those of the case"
     if result.numeric is None and workload.needs_torch and steady:
@@ -406,7 +406,7 @@ SUITES = {"quick": _QUICK, "standard": _QUICK + _STANDARD, "full": _QUICK + _STA
 
 
 def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
-    """The cases of each line. Tiny keeps the choices that set no size: variants, dtypes, modes."""
+    """The cases of each line. Tiny keeps choices that set no size: variants, dtypes, modes."""
     _check_name("suite", name, SUITES)
     parts = list[Part]()
     for line in SUITES[name].splitlines():
@@ -423,7 +423,7 @@ def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
 
 
 def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
-    """All cases on these devices, one device after the other; a case that names its device stays there."""
+    """All cases on one device after the other; a case that names its device stays there."""
     cases: dict[str, Case] = {}
     for device in devices:
         for part in parts:

@@ -44,19 +44,19 @@ _UNITS = {
 # For several roundings, the reference is computed again with every operator's results off by up to a unit, evenly
 # spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
 _SPREAD = 0.8
-_LEAST_UNIT = 2.0**-30  # a smaller difference would vanish in the rounding of the reference itself
+_LEAST_UNIT = 2.0**-30  # less would vanish in the rounding of the reference
 _UNKNOWN = 8.0  # where that is impossible
-# By chance, an output of one number may hardly move in one draw; in four that is rare. Large models get fewer.
+# An output of one number may by chance hardly move in one draw, but rarely in four. Large models get fewer.
 _DRAWS, _DRAWING_S = 4, 1.0
 # What products of float32 may be made of, by torch's setting.
 _ALLOWED_IN_FLOAT32 = {"highest": "float32", "high": "float16", "medium": "bfloat16"}
-_WORST_ELEMENT = 4.0  # the largest of millions of errors is this many times that of all elements together
+_WORST_ELEMENT = 4.0  # the largest of millions of errors, relative to their root mean square
 
 
 def check_step(step: Step, dtype: str) -> NumericCheck | None:
     """How far the step's outputs are from the reference; None if there is nothing to compare. Leaves what is timed
     unchanged, so it may come before or after measuring."""
-    # One wrong weight among millions hides in the rounding of the outputs of a short format, but not here.
+    # One wrong weight among millions would hide in the rounding of the outputs.
     pairs = step.copies() if step.copies else ()
     for index, (there, made) in enumerate(pairs):
         wrong = there.detach().cpu() != made.detach()
@@ -82,7 +82,7 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
 
 
 def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[float]:
-    """For each output the error that rounding explains, relative to its root mean square."""
+    """The error that rounding explains in each output, relative to its root mean square."""
     import torch
 
     assert step.reference
@@ -137,7 +137,7 @@ def _name(index: int, count: int, kind: str = "output") -> str:
     return f"the {kind}" if count == 1 else f"{kind} {index + 1} of {count}"
 
 
-_STEP_S, _ROUNDS = 0.005, 9  # long enough that launching, synchronising and reading back are negligible
+_STEP_S, _ROUNDS = 0.005, 9  # launching, synchronising and reading back are negligible
 _LEFT_OVER = 0.1  # work still under way after we synchronised
 _TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
 _FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
@@ -147,7 +147,7 @@ class Proof(Struct, frozen=True):
     device: str
     name: str  # what is claimed about it
     figure: str
-    passed: bool | None  # None: the device computes no such thing, so there is nothing to prove
+    passed: bool | None  # None: the device cannot compute it
     dtype: str | None = None
 
 
@@ -176,7 +176,7 @@ def prove_times(device: Device) -> Iterator[Proof]:
         return proof
 
     threads = torch.get_num_threads()
-    if device.place == "cpu":  # several threads on a busy CPU wait for one another without rule; one shows as much
+    if device.place == "cpu":  # several threads on a busy CPU wait for one another; one shows as much
         torch.set_num_threads(1)
     try:
         bench = _Bench(device)
@@ -192,8 +192,6 @@ def prove_times(device: Device) -> Iterator[Proof]:
 
 
 class _Bench:
-    """Steps of matrix products on one device, of a length that suits it."""
-
     def __init__(self, device: Device) -> None:
         self.device, self._repetitions, self._last = device, 1, None
         for size in (256, 512, 1024, 2048, 4096):
@@ -220,7 +218,7 @@ class _Bench:
         return self.device.clock() - started
 
     def prove_synchronization(self) -> Proof:
-        """What we time ends no earlier than a value can be read back, and leaves nothing to wait for."""
+        """A timed block ends no earlier than a value can be read back, and leaves nothing to wait for."""
         run, rows = self.step(), []
         time_block = self.device.timer(run)
         for _ in range(_ROUNDS):
@@ -237,7 +235,7 @@ class _Bench:
         timers = [self.device.timer(self.step(factor)) for factor in (1, 2, 4, 8)]
         best_s = [math.inf] * len(timers)
         for _ in range(_ROUNDS):
-            # Disturbances only ever add time, so the least disturbed step of each length is compared.
+            # Disturbances only add time, so the fastest step of each length is compared.
             best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]
             self._until_read()
         ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
@@ -294,7 +292,7 @@ def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
 
 
 def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
-    """Raise where this device's times for this step are wrong, or, with a dtype, its numbers."""
+    """Raise where the device's times for this step are wrong, or its numbers in this dtype."""
     if not device.queues:
         return
     shares = [_share_left(device, run)]
@@ -308,7 +306,7 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
 
 
 def _share_left(device: Device, run: Callable[[], object]) -> float:
-    """How much of its work a block of steps left for later, for which a read has to wait."""
+    """The share of a block's work for which a later read has to wait."""
     if device.needs_torch:
         import torch
 

@@ -19,10 +19,10 @@ MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sampl
 SYNC_SHARE = 0.01
 CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
-ENOUGH_TIMES = 100.0  # correlation times that a correlated series must last before it counts as steady
+ENOUGH_TIMES = 100.0  # correlation times until a correlated series counts as steady
 GLANCE_S = 1.0  # how often the meters are read between two checkpoints
 FEWEST_SAMPLES = 3
-SLOW_STEP_S = 1.0  # from here on the next process matters more than the next step
+SLOW_STEP_S = 1.0  # from here on another process helps more than another step
 
 Clock = Callable[[], float]
 TimeBlock = Callable[[int], Block | float]
@@ -40,7 +40,7 @@ class Settings(Struct, frozen=True):
     growth: float = 1.25
     confirmation: float = 1.5
     max_samples: int = 50_000
-    warm: bool = False  # steps were run just before, so that the first one is like any other
+    warm: bool = False  # steps were run just before: the first one is like any other
     call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
 
 
@@ -68,7 +68,7 @@ def _check_finite(seconds: float, what: str) -> None:
 
 
 def choose_block_size(time_block: TimeBlock, sync_cost_s: float) -> int:
-    size = 1  # by chance a short block is no longer than its sync, which would ask for millions: try a longer one first
+    size = 1  # a short block may be no longer than its sync, which would ask for millions: try longer ones
     while True:
         total_s = min(as_block(time_block(size)).total_s for _ in range(2))
         wanted = block_size_for((total_s - sync_cost_s) / size, sync_cost_s)
@@ -106,7 +106,6 @@ class Samples:
         return 0.0 if self.stamped else self._settings.call_cost_s
 
     def take(self, block_size: int, block: Block | None = None) -> None:
-        """Time a block, or take one that was timed before."""
         block = block or as_block(self._time_block(block_size))
         step_s = block.step_s
         self.block_size, self.stamped = block_size, isinstance(step_s, tuple)
@@ -123,7 +122,7 @@ class Samples:
             seconds = step_s if self.roomy else (sum(step_s) / block_size,)
         for each in seconds[: len(self._seconds) - self.count]:
             _check_finite(each, "step")
-            # A sync that was cheaper than calibrated must not make a time that has no logarithm.
+            # A sync that is cheaper than calibrated must leave a time with a logarithm.
             self._seconds[self.count] = max(each, 1e-12)
             self.count += 1
 
@@ -166,7 +165,7 @@ class StopRule:
         return self._clock() - self._started
 
     def due(self, count: int) -> bool:
-        """Whether to look now; also decides whether there is time for another sample."""
+        """Whether to look now; decides whether there is time for another sample."""
         settings, elapsed = self.settings, self.elapsed_s
         sample_s, self._last_s = elapsed - self._last_s, elapsed
         if settings.steps is not None:
@@ -175,7 +174,7 @@ class StopRule:
         soon_late = count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
         late = soon_late or elapsed >= settings.budget_s
         self.finished = late or count >= settings.max_samples
-        # Short steps fill the array before the least time has passed, and a look at the end alone confirms nothing.
+        # Short steps could fill the array before the least time, and one look at the end confirms nothing.
         roomy = elapsed < settings.min_time_s and 2 * count < settings.max_samples
         return self.finished or (count >= self._next and not roomy)
 
@@ -188,11 +187,11 @@ class StopRule:
         precise = reading.interval.precision <= settings.target and reading.effective(count) >= settings.min_effective
         good = precise and enough and not unsteady
         if good and self._good_at:
-            # Stopping at a lucky moment is prevented by samples that the moment did not know.
+            # Fresh samples keep it from stopping at a lucky moment.
             start = max(reading.cut, min(count // 2, self._good_at // 2))
             change = rank_difference(values[start : self._good_at], values[self._good_at :], reading.time)
             good = abs(change) <= CONFIRMATION_Z
-        # A number of steps that was fixed beforehand cannot have been chosen by luck.
+        # A fixed number of steps cannot be a lucky moment.
         self.confirmed = good and (self._good_at > 0 or settings.steps is not None)
         self.finished = self.finished or (self.confirmed and not settings.sustain)
         self._good_at = count if good else 0
@@ -226,7 +225,7 @@ def measure_steps(
     samples.stamped = isinstance(first.step_s, tuple)
     if not kept and settings.steps is None:
         usual = samples.block_size = choose_block_size(time_block, sync_cost_s)
-        if settings.sustain:  # samples of the whole time must find room, even if steps become faster
+        if settings.sustain:  # leave room for the whole time, even if steps become faster
             step_s = as_block(time_block(usual)).total_s / usual
             needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (0.8 * settings.max_samples))
             samples.block_size, samples.roomy = max(usual, needed), needed <= 1

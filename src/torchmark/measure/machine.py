@@ -35,7 +35,7 @@ from torchmark.settings import shareable_build, shareable_hardware, shareable_sy
 from torchmark.workloads import find_workload
 
 SHARED_BYTES = 32 << 20  # holds a few batches of every loading process
-SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
+SLOW = 20.0  # times slower than float32: nothing was made for it
 _TOO_LONG_S = 0.1
 
 
@@ -78,7 +78,7 @@ def _os_name() -> str:
     name, likes = release.get("ID", ""), release.get("ID_LIKE", "").split()
     if shareable_system(name):
         return f"{name.capitalize()} {release.get('VERSION_ID', '').partition('.')[0]}".strip()
-    # The version of a private distribution means nothing with the name of the one that it is based on.
+    # A derived distribution has its own version numbers.
     return next((like.capitalize() for like in likes if shareable_system(like)), system)
 
 
@@ -186,7 +186,6 @@ def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
 
 
 def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Remark]:
-    """Loading processes pass their batches in shared memory, of which containers have little."""
     place = root / "dev/shm"
     loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
     if loading and place.is_dir() and (free := shutil.disk_usage(place).free) < SHARED_BYTES:
@@ -228,7 +227,7 @@ def first_line(error: Exception) -> str:
 
 
 def _time_product(device: Device, dtype: str, size: int) -> float:
-    """Seconds of a square matrix product: the best of a few, unless one alone takes too long."""
+    """Seconds of a square matrix product: the best of a few, or a single long one."""
     import torch
 
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
@@ -258,7 +257,7 @@ def lacks_amx() -> bool | None:
 
 
 def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
-    """The machine with these devices, or all that work, and what would spoil the figures of these cases."""
+    """The machine with these devices, or all that work, and what would spoil figures of these cases."""
     cases = tuple(cases)
     workloads = {case.workload for case in cases}
     if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
@@ -289,7 +288,7 @@ def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveye
 
 
 def survey_here(say: Say, devices: Sequence[str] | None) -> Iterator[Surveyed]:
-    """The machine with its devices. One that was only found may fail, with a caution."""
+    """The machine with its devices. One that was not asked for may fail, with a caution."""
     infos, cautions = [], list(diagnose() if devices is None else ())
     for name in find_devices() if devices is None else devices:
         try:
@@ -311,7 +310,7 @@ def keep_awake() -> Iterator[None]:
         command = ["systemd-inhibit", "--what=sleep:idle", "--who=torchmark", "--why=measuring"]
         command += ["tail", f"--pid={own}", "-f", "/dev/null"]
     with ExitStack() as stack:
-        if command and shutil.which(command[0]):  # it ends with this process by itself, should this process be killed
+        if command and shutil.which(command[0]):  # it ends by itself if this process is killed
             null = subprocess.DEVNULL
             helper = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
             stack.enter_context(helper)

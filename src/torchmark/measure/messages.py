@@ -12,7 +12,7 @@ START = "start"  # the phase before a worker has said anything
 
 
 class Rendezvous(Struct, frozen=True):
-    endpoint: str  # host:port where the nodes of a run meet, the same on every node
+    endpoint: str  # host:port, the same on every node
     nodes: int
     patience_s: float = 300.0  # to wait for the others
 
@@ -24,13 +24,13 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     process: int = 0
     preheat_s: float = 0.0
     time_left_s: float | None = None  # of the whole run: what cannot fit into this is skipped
-    deadline_s: float | None = None  # by the steady clock, which all processes share: when this one is ended
+    deadline_s: float | None = None  # when this process is ended, by the steady clock that all share
     watch: bool = False
     whole: bool = False  # run the whole job, too
     data: str | None = None  # folder with the real data sets
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine
     memory_bytes: int | None = None  # of the host for the case, where that is less than is free
-    turns: int | None = None  # the most in a live comparison; None: the process measures on its own
+    turns: int | None = None  # at most, in a live comparison; None: the process measures alone
     compile_cache: str | None = None  # a folder without compiled code of other runs
 
     @property

@@ -42,13 +42,13 @@ from torchmark.workloads import brought_by, find_workload
 from torchmark.workloads.contract import Step
 
 ENDING_S = 2.0  # for a worker to sum up its result
-# How torch reports that a device lacks an operator, which runs on the CPU instead.
+# How torch reports an operator that runs on the CPU instead.
 _FALLBACK = re.compile(r"fall(s|ing)? ?back.*\bCPU\b", re.IGNORECASE | re.DOTALL)
 _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
 
 
 class PreparedCase:
-    """One case in this process, from its device to the checked step; ranks override what they do together."""
+    """One case in this process; ranks override what they do together."""
 
     device: Device
     step: Step
@@ -91,10 +91,10 @@ class PreparedCase:
         return read_memory(self.device)
 
     def team_metrics(self, _: Estimate) -> dict[str, float]:
-        return {}  # what working together costs; asked for last, as it may leave the ranks with different weights
+        return {}  # comes last, as it may leave the ranks with different weights
 
     def run(self, drive: "Callable[[PreparedCase], Result]") -> Result:
-        """Open the device and let a driver do the rest; an exception becomes a status."""
+        """Open the device and call a driver; an exception becomes a status."""
         try:
             job, case = self.job, self.job.case
             self.workload, params = find_workload(case.workload), full_params(case)  # its file may have changed
@@ -171,7 +171,7 @@ def _measure_alone(case: PreparedCase) -> Result:
         watch(device, step, say)
     estimate = timing.time_on(device, step.run, settings, say)
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
-    # Whether the meters of this one device on this one machine see all that the ranks use.
+    # Whether this device's meters see all that the ranks use.
     all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
     estimate, provenance = timing.complete_power(estimate, device, step.run, all_seen)
     memory = case.memory()
@@ -204,10 +204,10 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
     receive()  # the order to prepare: until then, another process prepares
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
-    case.build(2)  # the two processes of a comparison that are alive share the memory
+    case.build(2)  # both sides of a comparison share the memory
     step, items, since = case.step, case.step.work.items, device.clock()
     time_block = device.timer(step.run)
-    steps_s = [time_block(1).total_s]  # a few, where they are short enough to be disturbed as a whole
+    steps_s = [time_block(1).total_s]  # short ones may be disturbed as a whole
     while len(steps_s) < 5 and device.clock() - since < 0.2:
         steps_s.append(time_block(1).total_s)
     step_s = min(steps_s)
@@ -243,7 +243,7 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
 
     if settings.steps is None:
         step_s, fits = case.first_s, sum(case.phases_s.values()) + enough_s(case.first_s) < left_s
-        # A second step is only worth its time where it can be much faster, or decides whether the case fits.
+        # Take a second step only where it can be much faster, or decides whether the case fits.
         if job.case.compile != "off" or step_s <= 2.0 or not fits:
             step_s = case.device.timer(case.step.run)(1).total_s
         needed_s = sum(case.phases_s.values()) + enough_s(step_s)
@@ -280,7 +280,6 @@ def read_memory(device: Device) -> Memory:
 
 
 def watch(device: Device, step: Step, say: Say) -> None:
-    """Report the step time of every second, until the session is stopped."""
     time_block = device.timer(step.run)
     size = choose_block_size(time_block, device.calibrate().sync_s)
     with timing.quiet_interpreter():
@@ -300,7 +299,7 @@ def log_traceback() -> None:
 
 
 def prepare_torch(case: Case) -> dict[str, Value | None]:
-    """Set what the case asks of the process, and note every setting that changes the speed."""
+    """Apply the case's settings to the process; return every setting that changes the speed."""
     follow(case.options)
     import torch
 
@@ -329,7 +328,7 @@ def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) ->
     own = psutil.Process().memory_info()
     held = getattr(own, "data", own.rss)
     free = psutil.virtual_memory().available // sharers + held
-    if most_bytes is not None:  # of which this process has some already, and not all of that is counted as data
+    if most_bytes is not None:  # the process has some already, not all of it counted as data
         free = min(free, held + max(most_bytes - own.rss, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
@@ -344,7 +343,7 @@ def count_operators(run: Callable[[], object]) -> int:
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # nothing is compiled here, and loading the compiler would take a second
+            return False  # loading the compiler would take a second
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal called

@@ -33,10 +33,10 @@ from torchmark.meters.process import read_moment
 from torchmark.records import Case, Estimate, JobEstimate, Laps, Remark, Result, Trend, Value
 from torchmark.workloads.model import leaves_of
 
-FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
+FAULT_SHARE, PAIR_S = 0.25, 2.0  # at most for each fault: of the time left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
-UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
-ITERATIONS, FEWEST = 200, 20  # for a loop that ran until its user stopped it; a bar's pace comes from many
+UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512, roughly
+ITERATIONS, FEWEST = 200, 20  # for a loop that its user stopped; a bar's pace comes from many
 # The published listing of simple-add; without a GPU its copies to one were left out.
 LISTING = """
 def foo():
@@ -59,10 +59,10 @@ class Played(Struct, frozen=True):
 
 
 class Procedure(ABC):
-    """How one publication timed its work; an object lives as long as the process that replays its cases."""
+    """How one publication timed its work; one object for each process."""
 
     endless: ClassVar[bool] = False  # the loop was stopped by hand, so that only its later steps count
-    whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included; without a GPU
+    whole_process: ClassVar[bool] = False  # timed with the start of the interpreter; without a GPU
     shared: ClassVar[str] = ""  # the workload whose cases were timed in one process
     variants: ClassVar[tuple[str, ...]] = ()  # readings of the listing, where text and effect differ
 
@@ -73,7 +73,7 @@ class Procedure(ABC):
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
-        # Without a device to copy to, copying per step would be the same as not copying.
+        # The CPU has nowhere to copy to.
         return case.transfer == "resident" if kind == "cpu" else not self.whole_process
 
     def made(self, task: Task) -> int:  # steps by the published loop
@@ -86,7 +86,7 @@ class Procedure(ABC):
         return cost_s(task.workload.work(task.params, task.setting(task.case.device)))
 
     def faults(self, _: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
-        """By what share each fault makes a step longer, timed in turn, without those that are too slow to try."""
+        """By what share each fault lengthens a step, unless it is too slow to try."""
         found = {}
         for fault, corrected in played.corrected.items():
             most_s = watch.time_left_s * FAULT_SHARE
@@ -106,7 +106,7 @@ class Procedure(ABC):
 
     @abstractmethod
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
-        """Do what the publication did, on the device at this place, timed by the stopwatch."""
+        """Do what the publication did, timed by the stopwatch."""
 
 
 def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> Played:
@@ -116,7 +116,7 @@ def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: st
 
 
 def _run_keeping(watch: Stopwatch, step: Run, published: int, count: int) -> Played:
-    """The published loop: each output lives until the next one takes its place, and its graph with it."""
+    """A loop in which each output, and its graph, lives until the next one takes its place."""
     import torch
 
     output: object = None
@@ -204,7 +204,7 @@ class M1GpuForMl(Procedure):
         from torchmark.workloads.bert_encode import ID
 
         if task.case.workload == "stable-diffusion":  # a pass of one step to warm up, then the loop
-            # Decoding comes after the bar has ended, so its network is not even built.
+            # Decoding comes after the bar has ended.
             painting = task.workload.prepare(replace(task.params, decode=False), task.setting(place))
             painting.run()
             watch.start()
@@ -288,7 +288,7 @@ class IntelVsM2(Procedure):
 
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
-    """How long the script takes in its own interpreter, and the report that it prints at its end."""
+    """The script's seconds in its own interpreter, and the report that it prints."""
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
@@ -320,7 +320,7 @@ _PAUSE = Remark("paused", _SLEPT, "Replay it once more")
 
 
 def replay_all(say: Say, described: object, time_left_s: float, take_apart: bool = False) -> Iterator[Result]:
-    """The results of tasks of one publication; with `take_apart`, also what each fault of its procedure costs."""
+    """The results of tasks of one publication; `take_apart` adds what each fault of its procedure costs."""
     tasks = convert(described, tuple[Task, ...])
     procedure, deadline = PROCEDURES[tasks[0].publication](), time.monotonic() + time_left_s
     for task in tasks:
@@ -376,7 +376,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
 
 
 def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
-    """Add what the device still had to do to steps that stand for many more, at the device's own pace."""
+    """Add what the device still had to do to the steps: they stand for many more."""
     share_s = unfinished_s / sum(len(laps.seconds) for laps in stages if laps.is_work)
     return tuple(
         replace(laps, seconds=[each + share_s for each in laps.seconds]) if laps.is_work else laps for laps in stages
@@ -384,7 +384,7 @@ def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
 
 
 def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: JobEstimate) -> Estimate:
-    """The figure that the publication would have printed, for one step; such a procedure knows no interval."""
+    """The figure that the publication would have printed, for one step and without an interval."""
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
     steps_s = tuple(work.seconds)

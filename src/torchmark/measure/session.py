@@ -24,9 +24,9 @@ from torchmark.workloads import find_workload
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
-# Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
+# Processes differ by more than the steps inside one, so the time goes to more processes.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
-SETTLED = 3.0  # the error inside a process need not be below this fraction of the spread between them
+SETTLED = 3.0  # the error inside a process may be this fraction of the spread between them
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
@@ -87,7 +87,7 @@ class Finished(Struct, frozen=True):
 
 
 class Covered(Struct, frozen=True):
-    results: tuple[Result, ...]  # of the first process of every case; the rest of the time makes them more precise
+    results: tuple[Result, ...]  # of the first process of every case
 
 
 class SpreadFound(Struct, frozen=True):
@@ -141,7 +141,7 @@ class Session:
         yield from self._conclude()
 
     def interrupted(self) -> tuple[Result, ...]:
-        """The first case without a result, which an interrupt has dropped or left out."""
+        """The first case without a result."""
         left = [case for case in self._plan.cases if not self._results.get(case.text)][:1]
         when = "while it was being measured" if left == [self._under_way] else "before its turn"
         return tuple(Result(case, "interrupted", reason=f"the run was stopped {when}") for case in left)
@@ -194,7 +194,7 @@ class Session:
         return fits and (plan.more or margin > max(plan.target, LEAST_MARGIN))
 
     def _cost_s(self, case: Case) -> float:
-        """Seconds that another process of this case takes, judged by those it had; 0.2 s to fork and end a worker."""
+        """Seconds that another process of this case takes; 0.2 s to fork and end a worker."""
         once = (START, "preheat", "check", "job")  # phases of the first process only
         return fmean(_phases_s(result, *once) for result in self._results[case.text]) + 0.2
 
@@ -215,7 +215,7 @@ class Session:
         return all(result.status == "ok" for result in self._results[case.text])
 
     def _why_left_out(self, case: Case) -> str | None:
-        """A suite leaves out what cannot fit or takes more than its share, every run what comes after the budget."""
+        """A suite leaves out what cannot fit or exceeds its share, every run what exceeds the budget."""
         plan = self._plan
         if plan.guarded and self._machine:  # named by itself, the case is tried and ends as `oom`
             nodes = plan.rendezvous.nodes if plan.rendezvous else 1
@@ -239,7 +239,7 @@ class Session:
         self._warm.add(case.device)
         share_s = plan.budget_s / (len(plan.cases) * plan.processes)  # for the steps
         if not self._is_fixed:  # nodes must decide alike, although their clocks differ
-            # In a suite, the first process of a case is not to use up what the others need.
+            # In a suite, a first process must leave time for the other cases.
             first = plan.guarded and not self._results.get(case.text)
             time_left_s = self._room_s() / plan.processes if first else self._left_s
             # Half the timeout is for preparing, slow steps and whole jobs.
@@ -306,7 +306,7 @@ class PeakJudge:
         text = result.case.text
         self._results[text], tries = result, 0 if text in self._again else 3
         judged = self._judged(result)
-        # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
+        # A busy machine can hide its ceiling for a while.
         while tries and judged.peak and judged.peak.share > IMPLAUSIBLE:
             if (case := case_again(judged, self._ceilings)) is None:
                 break
@@ -318,7 +318,7 @@ class PeakJudge:
         return judged
 
     def revised(self) -> Iterator[Result]:
-        """All results at the end, as a ceiling that became known later changes earlier ones."""
+        """All results at the end: a later ceiling changes earlier ones."""
         for result in tuple(self._results.values()):
             self.judge(result)
         for text, result in tuple(self._results.items()):
@@ -359,7 +359,7 @@ def _phases_s(result: Result, *but: str) -> float:
 
 
 def cost_s(work: Work | None) -> float:
-    """How long a step takes on no machine in particular, for comparisons; 0 where its work is not known."""
+    """How long a step takes on some machine, for comparisons; 0 where its work is not known."""
     return max((work.flops or 0.0) / FLOPS_PER_S, (work.bytes or 0.0) / BYTES_PER_S) if work else 0.0
 
 

@@ -25,11 +25,11 @@ from torchmark.records import STEP, Block, Case, Conditions, Estimate, JobEstima
 from torchmark.workloads.contract import Step
 
 PAUSED, LAUNCH_BOUND = "paused", "launch-bound"
-LONGEST_LAUNCH_S = 0.1  # a longer step may fill the queue, and then the host waits for the device
+LONGEST_LAUNCH_S = 0.1  # in a longer step the host may wait for a full queue
 MOST_VOID = 100  # a machine whose clocks never agree is measured all the same
 SAMPLING_S, PAUSE_S = 3.0, 0.05  # of the power
-SETTLING_S = 1.0  # until the power is that of the work; a driver's reading may itself be the mean of a second
-WARM_S = 0.2  # before each turn: threads of the other side may spin so long after their last step; caches are cold
+SETTLING_S = 1.0  # until power is that of the work: a reading may be the mean of a second
+WARM_S = 0.2  # before each turn: the other side's threads may still spin, and caches are cold
 
 
 def time_step(
@@ -60,7 +60,7 @@ def time_step(
 def time_on(
     device: Device, step: Callable[[], object], settings: Settings, progress: Callable[[Progress], None] | None = None
 ) -> Estimate:
-    """Calibrate, then sample with the collector frozen and, where time is real, the neighbours watched."""
+    """Calibrate, then sample without garbage collection and, where time is real, watch the neighbours."""
     costs, time_block = device.calibrate(), watch_timer(device, step)
     real = device.clock is time.perf_counter
     read = open_conditions(family=device.family, device=device.name) if real else device.conditions
@@ -136,7 +136,7 @@ def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
 
 
 def with_probe(read: ReadConditions) -> ReadConditions:
-    """Each reading with the time of a short fixed calculation, which slows down on a busy machine."""
+    """Add the time of a fixed calculation to each reading: it takes longer on a busy machine."""
 
     def probe_s() -> float:
         total, started = 0, time.perf_counter()
@@ -150,7 +150,7 @@ def with_probe(read: ReadConditions) -> ReadConditions:
 def complete_power(
     estimate: Estimate, device: Device, run: Callable[[], object] | None = None, all_seen: bool = True
 ) -> tuple[Estimate, dict[str, str]]:
-    """The estimate with its power, and the source of each meter. Without a counter, sample the power of `run`."""
+    """The estimate with its power, and each meter's source. Without a counter, sample the power of `run`."""
     if device.clock is not time.perf_counter:
         return estimate, {}  # a made-up device has no meters of this machine's
     sources, metered = provenance(device.name), estimate.metered

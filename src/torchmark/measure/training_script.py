@@ -46,7 +46,7 @@ class Task(Struct, frozen=True):
 
 
 def due(published: int, scale: float) -> int:
-    """How many of the published repetitions to do for a share of them."""
+    """How many repetitions to do for a share of the published ones."""
     return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
 
 
@@ -67,7 +67,7 @@ class Stopwatch:
         self._note(self.stages.setdefault(stage, Laps(stage, [], published)).seconds)
 
     def loop(self, stage: str, published: int, due: int, most: int | None = None) -> Iterator[int]:
-        """Number the laps of a stage that are due, at most so many now; raise where all would take too long."""
+        """Number the laps that are due, at most so many now; raise where all would take too long."""
         laps = self.stages.setdefault(stage, Laps(stage, [], published, is_work=True)).seconds
         left = due - len(laps)
         for number in range(left if most is None else min(left, most)):
@@ -178,7 +178,7 @@ def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, w
     recipe, running_loss, right = workload.recipe, 0.0, 0
 
     def batches(stage: str, loader: Any, passes: int) -> Iterator[list[torch.Tensor]]:
-        """The batches of one pass that are due; each is a lap that lasts until the next is asked for."""
+        """The batches of one pass that are due; each lap lasts until the next is asked for."""
         published, done = passes * len(loader), watch.stages.get(stage)
         if done and len(done.seconds) >= due(published, scale):
             return

@@ -31,8 +31,6 @@ ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 4, 2  # even, so that each side begin
 
 
 class Side(Struct, frozen=True):
-    """What is measured on one side, by which interpreter, and what is set for it."""
-
     name: str
     case: Case
     python: str
@@ -61,7 +59,7 @@ class PairMeasured(Announcement, frozen=True):
 
 
 class Comparison(Study):
-    """A live comparison. Each side is a run of its own; A's comes first, so that B's is the last."""
+    """Each side is a run of its own; A's comes first, so that B's is the last."""
 
     options: ComparisonOptions
     sides = ("A", "B")
@@ -133,7 +131,7 @@ class Comparison(Study):
         self._rounds.append(rounds)
 
     def _take_turns(self, pair: Sequence[Process], prepared: Sequence[messages.Prepared]) -> list[float]:
-        """The logarithm of each round's ratio. Samples of both sides have equally many steps: medians depend on it."""
+        """The logarithm of each round's ratio. Medians depend on the steps of a sample, so both sides have as many."""
         step_s = max(each.step_s for each in prepared)
         turn = messages.TakeTurn(turn_seconds(step_s), max(each.block_size for each in prepared))
         if step_s < SLOW_STEP_S:
@@ -164,12 +162,12 @@ class Comparison(Study):
 
 
 def turn_seconds(step_s: float) -> float:
-    """How long a turn lasts: a few steps; fewer where steps are slow, and one at least."""
+    """A few steps; fewer where steps are slow, and one at least."""
     return max(TURN_S, min(TURN_STEPS * step_s, LONG_TURN_S))
 
 
 def rounds_for(step_s: float) -> int:
-    """How many turns each side of a pair has: fewer for slow steps, as fresh processes help more than more turns."""
+    """Turns of each side of a pair: fewer for slow steps, where fresh processes help more."""
     if step_s < SLOW_STEP_S:
         return ROUNDS
     return SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS

@@ -23,7 +23,7 @@ from torchmark.studies.study import Activity, Announcement, Completed, Event, St
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example of unknown size
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=1.0, min_time_s=0.25, target=0.03)
-COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
+COUNTED = {"sequence": "token"}  # sizes that are counted themselves: a longer text is more work
 
 
 class FitOptions(Options, frozen=True):
@@ -61,21 +61,21 @@ class Fit(Study):
         self.limit_bytes = float(options.limit_bytes or free_bytes())
 
     def events(self) -> Iterator[Event]:
-        """Try sizes until the answer is known to one step and confirmed, as are the best rates, or time is up."""
+        """Try sizes until the answer and the best rates are confirmed, or time is up."""
         parameter = self.options.parameter
         while (size := self._open_size() or self._repeated_size()) is not None:
             yield Activity(f"{parameter} {size}")
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
-            # A crash is an answer, too, where something smaller ran: not all libraries that are refused memory say so.
+            # So is a crash where something smaller ran: not all libraries say that they were refused memory.
             fitted = max((each.size for each in self.probes.values() if each.fits), default=0)
             is_answer = newest.status in ("ok", *NO_ROOM) or (0 < fitted < size and may_be_memory(newest))
             if probe.tries > 1 and not is_answer:
-                break  # this try says nothing about memory: what the others said stands
+                break  # this try says nothing about memory
             yield Completed(probe.tries - 1, newest, probe.result)
             yield Probed(parameter, probe)
-            # It may not work at all with so little, as a batch norm does not learn from one sample.
+            # It may not work with so little: a batch norm does not learn from one sample.
             is_failed = not self.probes and newest.status in ("crashed", "unsupported", "wrong-result")
             if is_failed and size < min(self._own, self._highest):
                 self._lowest = min(2 * size, self._own)
@@ -102,7 +102,7 @@ class Fit(Study):
         return search.next_contender([probe for probe in probes if probe.size <= low])
 
     def probe(self, size: int) -> search.Probe:
-        """Try one size in its own process. Running out of memory is an answer, and outweighs all other tries."""
+        """Try one size in its own process. Running out of memory outweighs all other tries."""
         tried = self._tried.setdefault(size, [])
         tried.append(self._measure(size))
         whole = summed_up(tried, self._ceilings, strict=True)
@@ -167,7 +167,7 @@ def _sized(case: Case, parameter: str, size: int) -> Case:
 
 
 def free_bytes() -> float:
-    """What a process may take of the host's memory without harm to others."""
+    """What a process may take of the host's memory."""
     free = float(psutil.virtual_memory().available)
     return free - max(RESERVE_SHARE * free, RESERVE_BYTES)
 

@@ -20,7 +20,7 @@ from torchmark.studies.study import Event, Study
 
 STEADY_SHARE = 0.45  # of the budget, with --steady
 LEAST_S = 2.0  # with less time left, no process is started
-GRACE_S = 30.0  # how late a process may be after it has found its steps to fit
+GRACE_S = 30.0  # how late a process may be whose steps seemed to fit
 CPU, NOT_ASKED = "cpu", "not asked for"
 
 
@@ -38,7 +38,7 @@ class ReplicateOptions(Options, frozen=True):
 
 
 def plan_tasks(options: ReplicateOptions) -> tuple[Task, ...]:
-    """Everything that the tables hold and these devices can do, each once, in the order of the tables."""
+    """All that the tables hold and these devices can do, each once, in order."""
     found: dict[str, Task] = {}
     for publication in options.publications:
         procedure = PROCEDURES[publication.name]()
@@ -75,7 +75,7 @@ class Replication(Study):
         self._end = 0.0  # of replaying
 
     def events(self) -> Iterator[Event]:
-        """Cheap rows come first: expensive ones are predicted from them, and most rows are there early."""
+        """Cheap rows come first: expensive ones are predicted from them."""
         options = self.options
         end = time.monotonic() + options.budget_s
         self._end = end - (STEADY_SHARE * options.budget_s if options.steady else 0.0)
@@ -116,7 +116,7 @@ class Replication(Study):
         self.under_way = None
 
     def _run(self, group: Sequence[Task]) -> Generator[Result]:
-        """What one process gives for each of its cases, as soon as it does and however it ends."""
+        """The result of each case in one process, however that ends."""
         left_s, missing = self._end - time.monotonic(), list(group)
         try:
             with Process(log=self.log, timeout_s=round(left_s + GRACE_S), listen=self.listen) as process:
@@ -161,7 +161,7 @@ class Replication(Study):
 def published_tables(
     publication: Publication, results: Sequence[Result], devices: Sequence[str], all_devices: bool = True
 ) -> Replicated:
-    """All tables with something to replay, next to the results here; `all_devices` if no device was left out."""
+    """All tables with something to replay, next to the results here."""
     view = _View(publication, results, devices, "no accelerator here" if all_devices else NOT_ASKED)
     tables = [table for table in publication.tables if any(figure.case for figure in table.figures)]
     workloads = {parse_case(figure.case).workload for figure in publication.figures if figure.case}
@@ -189,7 +189,7 @@ class _View:
         for figure in table.figures:
             rows.setdefault(figure.labels, []).append(figure)
         works = [_here(figures[0], CPU).text for figures in rows.values() if figures[0].case]
-        by_machine = len(set(works)) < len(works)  # rows are machines, so that several of them have the same work
+        by_machine = len(set(works)) < len(works)  # rows are machines with the same work
 
         devices = [  # where any of its work can be replayed
             device
@@ -207,7 +207,7 @@ class _View:
         )
 
     def readings(self) -> Iterator[Sheet]:
-        """One more table where text and effect of a listing differ: all that it can be understood to do."""
+        """One more table for a listing whose text and effect differ: all that it can be read as."""
         figure = next(figure for figure in self._publication.figures if figure.case)
         for device in self._devices:
             cases, title = self._procedure.readings(_here(figure, device)), "What the listing can be read as, on "
@@ -218,7 +218,7 @@ class _View:
                 yield Sheet(*about, rows, notes=self._procedure.explain(found))
 
     def _row(self, labels: tuple[str, ...], figures: Sequence[Figure], devices: Sequence[str]) -> Row:
-        """One that names a machine is this CPU's if it is a CPU's, else this machine's accelerator's."""
+        """A row of a published CPU gets this CPU's figure, one of another machine the accelerator's."""
         figure = next(figure for figure in figures if figure.case)
         printed = tuple(Printed(each.machine, each.column, each.printed, each.value, each.unit) for each in figures)
         is_cpu = not devices and self._publication.machine(figure.machine).device == CPU

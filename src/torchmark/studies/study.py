@@ -25,11 +25,11 @@ class Activity(Struct, frozen=True):
 
 
 class Announcement(Struct, frozen=True):
-    """A part is done, and stored by the events before. Each study has its own, and its command the words for it."""
+    """A part is done, and stored. Each study has its own, and its command the words for it."""
 
 
 class Completed(Struct, frozen=True):
-    """A process has ended, to be stored in one piece: by itself, and the result of its case with it."""
+    """A process has ended: its own result, and that of its case with it."""
 
     process: int
     newest: Result
@@ -38,7 +38,7 @@ class Completed(Struct, frozen=True):
 
 
 Event = Started | Finished | Completed | Revised | Covered | SpreadFound | Activity | Announcement
-Listen = Callable[..., None]  # gets each message of a process, and which process that is where there are several
+Listen = Callable[..., None]  # gets a process's messages, and which process that is
 
 
 class Study(ABC):
@@ -62,7 +62,7 @@ class Study(ABC):
         return self.began + self.options.budget_s - time.monotonic()
 
     def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:  # noqa: ARG002
-        """Where a side is measured, and the cases known beforehand; with several sides, after its first result."""
+        """The machine and planned cases of a side; with several sides, after its first result."""
         return self.machine, self.planned
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Study(ABC):
 
 
 def check_single(case: Case) -> Case:
-    """The case, checked; raise UsageError for what a study of one case does not measure."""
+    """Raise UsageError for what a study of one case does not measure."""
     if case.workers > 1:
         raise UsageError(f"{case.text} takes {case.workers} workers", "Leave +workers out: only one is measured here")
     if case.protocol != "steady":

@@ -35,10 +35,10 @@ Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
 
 ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, SLOW_PAIR_S = 5, 4, 10.0  # of fresh processes that confirm the gain; fewer where one takes longer
-FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is known to be large
+FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
 NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
-HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
+HELPS = 0.02  # as a logarithm: changes that seem to bring more, and more than noise, are combined
 TOO_SLOW, SURELY_TOO_SLOW = 3.0, 9.0  # times the best: dropped at its first warm step; no disturbance is so large
 QUICK_STEP_S = 0.2  # a shorter step says little, and its turns cost little
 LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
@@ -96,7 +96,7 @@ class Tune(Study):
             yield Completed(sum(result.status == "ok" for result in earlier), last, self._result(text))
 
     def _result(self, text: str) -> Result:
-        """All processes of a case as one; a later one that failed does not undo what the earlier ones gave."""
+        """All processes of a case as one; a later failure does not undo earlier results."""
         several = self._pool.results[text]
         good = [result for result in several if result.status == "ok"]
         rigor: Rigor = "default" if len(good) > 1 else "quick"
@@ -165,7 +165,7 @@ class Tune(Study):
         yield from self._dismiss()
 
     def _heat(self, incumbent: Case, challengers: Sequence[Case]) -> Iterator[Event]:
-        """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
+        """Play incumbent and challengers in common rounds, fewer after each cut, for a leader of all."""
         field, rounds = [incumbent.text], list[search.Round]()
         for case in challengers:
             name = yield from self._enter(case)
@@ -204,7 +204,7 @@ class Tune(Study):
             yield from self.unfinished()
 
     def _enter(self, case: Case) -> Generator[Event, None, str]:
-        """Into the pool, unless its number format is useless here or the time is up. Returns its text; "" if not."""
+        """Add a case unless its number format is useless here or time is up; return its text, or ""."""
         isa = self._instructions if "isa" not in (*case.options, *self.options.keep) else None
         if isa and case.dtype != self._default.dtype:  # a shorter number format needs this machine's limit of them
             case = changed(case, "isa", isa)
@@ -230,7 +230,7 @@ class Tune(Study):
         return is_late
 
     def _confirm(self) -> Iterator[Event]:
-        """Measure the finalists in common rounds of fresh processes, several times; disturbed ones are repeated."""
+        """Measure the finalists in common rounds of fresh processes; disturbed ones are repeated."""
         default, winner, pool = self._default, self._leader, self._pool
         if winner.text == default.text:
             return
@@ -269,7 +269,7 @@ class Tune(Study):
 
 @dataclass
 class Candidate:
-    """A configuration in a fresh process of its own, which is timed when its turn comes."""
+    """A configuration in a fresh process."""
 
     case: Case
     process: Process
@@ -278,7 +278,7 @@ class Candidate:
     is_kept: bool = False
 
     def turn(self, block_size: int, timed: bool = True) -> float:
-        """Run one turn; returns the logarithm of the seconds per item, or 0 for an untimed turn."""
+        """Run a turn; return the logarithm of the seconds per item, or 0 if untimed."""
         order = messages.TakeTurn(turn_seconds(self.prepared.step_s), block_size, timed)
         taken_s = self.process.ask(order, messages.Turned).step_s
         self.has_played = self.has_played or timed
@@ -286,7 +286,7 @@ class Candidate:
 
 
 class CandidatePool:
-    """The processes that are alive. Any end of one of them becomes a result of its case."""
+    """The live processes; any end of one becomes a result of its case."""
 
     def __init__(self, options: Options, hear: Callable[[Case, messages.Message], None]) -> None:
         self._options, self._hear, self._random = options, hear, random.Random(options.seed)
@@ -356,7 +356,7 @@ class CandidatePool:
         self.alive[case.text] = candidate
 
     def _times_the_best(self, stepped: messages.Stepped, again: bool = False) -> float:
-        """How many times as long an item took as with the best, which with `again` has another turn now."""
+        """How many times as long an item took as with the best; `again` gives that another turn."""
         items_s = {name: each.prepared.step_s / (each.prepared.items or 1.0) for name, each in self.alive.items()}
         if not items_s:
             return 0.0
@@ -365,7 +365,7 @@ class CandidatePool:
         return stepped.step_s / (stepped.items or 1.0) / max(items_s[best], *map(math.exp, turns), 0.0)
 
     def play(self, names: Sequence[str]) -> search.Round:
-        """One round: a turn for each of them, in random order, as long as there is time. One that fails is ended."""
+        """One round: a turn for each in random order, as long as there is time. A failed one is ended."""
         field = [self.alive[name] for name in names if name in self.alive]
         block_size = max((each.prepared.block_size for each in field), default=1)
         taken = {}
@@ -380,7 +380,7 @@ class CandidatePool:
         return taken
 
     def sum_up(self, name: str, end: bool = False) -> None:
-        """Keep what the turns of a live candidate have shown so far. One that fails is ended."""
+        """Keep what a candidate's turns have shown so far. A failed one is ended."""
         if name not in self.alive:
             return
         candidate = self.alive[name]
@@ -405,7 +405,7 @@ class CandidatePool:
 
 
 def axes_of(case: Case, machine: Machine, keep: Sequence[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
-    """Every axis with the values that the case does not have yet; `keep` holds some, `also` adds values to others."""
+    """Every axis with the values that the case does not have, without `keep` and with `also`."""
     params, usual = asdict(full_params(case)), dict(_usual_axes(case, machine, keep))
     known = {*TUNED_OPTIONS, *offered(case), *params}
     if unknown := [name for name in (*keep, *also) if name not in known]:
@@ -433,7 +433,7 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
         if name in options:
             yield name, (USUAL, *options[name][1:])
     if on_cpu:
-        # From one to all that the machine runs at once, in doubles, without the number that a process takes by itself.
+        # In doubles from one to all that the machine runs at once, without what a process takes by itself.
         most, physical = max(1, machine.logical_cores), max(1, machine.physical_cores)
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
         if allowed < (os.cpu_count() or 1):  # a job that may use some of the cores
@@ -456,7 +456,7 @@ def variations(case: Case, axes: Axes) -> list[Case]:
 
 
 def combinations(case: Case, axes: Axes) -> list[Case]:
-    """All combinations of the settings that decide together which code computes a product."""
+    """All combinations of the settings that decide together which code is used."""
     chosen = [name for name in NUMBERS if axes.get(name)]
     found: dict[str, Case] = {}
     for values in product(*([setting(case, name), *axes[name]] for name in chosen)):
