@@ -16,7 +16,7 @@ from torchmark import store
 from torchmark.analyze.efficiency import NONE, Ceilings, ceilings_of, merge, split_disturbed
 from torchmark.devices import ACCELERATOR
 from torchmark.errors import StoreError, UsageError
-from torchmark.measure.cases import Part, Sweep, check_device, expand, expand_suite, place
+from torchmark.measure.cases import Axes, Part, check_device, expand, expand_suite, place
 from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
@@ -26,7 +26,6 @@ from torchmark.studies.study import Completed, Event, Study, check_single
 from torchmark.studies.tune import Tune, TuneOptions
 
 Params = Mapping[str, Value | Sequence[Value]]
-Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or a parameter
 Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
@@ -181,7 +180,7 @@ def choose(
     devices = read_devices(axes.get("device", ()))
     if not workloads:
         return expand_suite(suite, tiny), devices
-    cases = expand(Sweep(workloads, {**axes, "device": [ACCELERATOR]}, params, nodes, tiny))
+    cases = expand(workloads, {**axes, "device": [ACCELERATOR]}, params, nodes, tiny)
     if not devices and all("@" in name for name in workloads):
         devices = tuple(sorted({case.device for case in cases}))
     return (Part(cases),), devices
@@ -272,7 +271,7 @@ def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
 
 def find_case(workload: str, axes: Axes, params: Axes) -> Case:
     """The one case that this means; on the CPU unless a device is named."""
-    cases = expand(Sweep([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params))
+    cases = expand([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params)
     if len(cases) != 1:
         raise UsageError(f"that is {len(cases)} cases", "Name one value of each parameter, and one device")
     return check_single(cases[0])

@@ -18,7 +18,7 @@ from torchmark.cli.options import argument, command, option, several
 from torchmark.cli.output import emit, print_report
 from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
-from torchmark.measure.cases import Sweep, check_case, expand
+from torchmark.measure.cases import check_case, expand
 from torchmark.measure.process import find_interpreter
 from torchmark.report.comparison import live_document, side_line, so_far
 from torchmark.report.units import percent
@@ -94,14 +94,13 @@ class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
     compile: bool | str | None = None
     transfer: str | None = None
     threads: int | None = None
-    options: dict[str, str] | None = None
-    ways: dict[str, str] | None = None  # the old name of options
+    options: dict[str, str] = {}
+    ways: dict[str, str] = {}  # the old name of options
 
     @property
     def changes(self) -> dict[str, Any]:
-        options = {**(self.ways or {}), **(self.options or {})} or None
         mode = ("on" if self.compile else "off") if isinstance(self.compile, bool) else self.compile
-        changes = asdict(self) | {"options": options, "compile": mode, "ways": None}
+        changes = asdict(self) | {"options": self.ways | self.options or None, "compile": mode, "ways": None}
         return {name: value for name, value in changes.items() if value is not None}
 
 
@@ -132,7 +131,7 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
             environment[key] = value
         # Without a named device, A's interpreter is asked for its first one below.
         device = named or file.case.device or "cpu"
-        cases = expand(Sweep([text], {"device": [device]}))
+        cases = expand([text], {"device": [device]})
         if len(cases) != 1:
             raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
         sides.append(Side(name, check_case(replace(cases[0], **file.case.changes)), python, environment))

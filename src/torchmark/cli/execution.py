@@ -267,33 +267,26 @@ class ProgressLine:
 
     def seen(self, announce: Callable[[Any], str], event: Event) -> None:
         match event:
+            case Started(case, process):
+                self._count += 1
+                turn, position = f" process {process + 1}" if process else "", self._positions.get(case.text)
+                place = f"{position}/{len(self._positions)}" if position else f"{self._count}"  # a search has no total
+                self._case, self._label = case.text, f"[{place}]{turn} {case.text}"
+                self._show(self._label, " · starting")
             case Finished(result, process):
-                self.finished(result, process)
+                self._finished(result, process)
             case Activity(text):
                 self.note(text)
+            case Announcement() if self.live:
+                self.note(announce(event))
             case Announcement():
-                self.mark(announce(event))
+                self._write(clean(announce(event)) + "\n")
             case Covered() if self.live and (text := announce(event)):
                 self.scroll(text)
-            case Started(case, process):
-                self.started(case, process)
 
     def note(self, text: str) -> None:
         self._label = text
         self._show(text)
-
-    def mark(self, text: str) -> None:
-        if self.live:
-            self.note(text)
-        else:
-            self._write(clean(text) + "\n")
-
-    def started(self, case: Case, process: int = 0) -> None:
-        self._count += 1
-        turn, position = f" process {process + 1}" if process else "", self._positions.get(case.text)
-        place = f"{position}/{len(self._positions)}" if position else f"{self._count}"  # a search has no total
-        self._case, self._label = case.text, f"[{place}]{turn} {case.text}"
-        self._show(self._label, " · starting")
 
     def heard(self, message: Message, who: str = "") -> None:
         if isinstance(message, Phase):
@@ -301,7 +294,7 @@ class ProgressLine:
         elif isinstance(message, Progress):
             self._show(self._label, f" · {duration(message.center_s)}")
 
-    def finished(self, result: Result, process: int = 0) -> None:
+    def _finished(self, result: Result, process: int) -> None:
         text, figures = result.case.text, str(result.status)
         estimate = result.estimate if result.status == "ok" else None
         if not self.live:

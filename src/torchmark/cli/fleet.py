@@ -111,8 +111,8 @@ def cancel(options: FolderOptions) -> None:
         hint(f"To continue later: torchmark fleet run --resume {options.folder}")
 
 
-def _print_gathered(statuses: Sequence[TaskStatus], format: str, names: bool = False) -> int:  # noqa: A002
-    print_report(documents.gathered_document(_members(statuses, names)), format)
+def _print_gathered(statuses: Sequence[TaskStatus], format_: str, names: bool = False) -> int:
+    print_report(documents.gathered_document(_members(statuses, names)), format_)
     measured = any(result.status == "ok" for each in statuses if each.run for result in each.run.results)
     return EXIT_FINE if measured else EXIT_NOTHING_MEASURED
 

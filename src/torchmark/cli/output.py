@@ -63,12 +63,9 @@ def headline_of(run: Run, name: str | None = None) -> Headline | None:
 
 
 def print_report(
-    subject: Document | Run,
-    format: str = "table",  # noqa: A002
-    prices: Prices | None = None,
-    headline: Headline | None = None,
+    subject: Document | Run, format_: str = "table", prices: Prices | None = None, headline: Headline | None = None
 ) -> None:
-    emit(render(subject, format, *screen(), prices, headline))
+    emit(render(subject, format_, *screen(), prices, headline))
 
 
 def screen() -> tuple[int, bool]:

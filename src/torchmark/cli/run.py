@@ -18,7 +18,7 @@ from torchmark.cli.options import argument, axes_field, command, flag, option
 from torchmark.cli.output import headline_of, print_report, say
 from torchmark.errors import EXIT_FINE, StoreError, UsageError
 from torchmark.library import TARGET, Measurement, choose, make_header, with_budget
-from torchmark.measure.cases import SUITES, Part, Sweep, expand, place
+from torchmark.measure.cases import SUITES, Part, expand, place
 from torchmark.measure.engine import Progress
 from torchmark.measure.machine import keep_awake
 from torchmark.measure.messages import Message, Phase, Rendezvous
@@ -219,7 +219,7 @@ def _resume(options: RunOptions, name: str) -> int:
 
 def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Result]]]:
     header, done = run.header, results_so_far(run)
-    cases = expand(Sweep(header.cases))
+    cases = expand(header.cases)
     for text, results in done.items():
         now = find_workload(results[0].case.workload).version
         if any(result.version != now for result in results):

@@ -14,8 +14,8 @@ from torchmark.cli.execution import Ending, execute, exit_code_of, hint_at_limit
 from torchmark.cli.options import argument, axes_field, command, flag, option, several
 from torchmark.cli.output import emit, emit_plan, print_report
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
-from torchmark.library import Axes, find_case, locate, read_devices, stored_ceilings, usable_bytes
-from torchmark.measure.cases import split_settings
+from torchmark.library import find_case, locate, read_devices, stored_ceilings, usable_bytes
+from torchmark.measure.cases import Axes, split_settings
 from torchmark.publications import find_publication, names
 from torchmark.records import DeviceInfo, Limiting, Machine, parse_case
 from torchmark.report.publications import replication_document

@@ -34,30 +34,24 @@ _RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 _MOST_VALUES = 1000
 GIB = 1024**3
 _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
+Axes = Mapping[str, Sequence[str]]  # values as typed, with commas and ranges, by name of an axis or a parameter
+_NO_AXES: Axes = {}
 
 
-class Sweep(Struct, frozen=True):
-    """Every combination of these. All values are as typed: with commas, numbers with ranges."""
-
-    workloads: Sequence[str]  # names, or text forms of cases, which are taken as they are
-    axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
-    params: Mapping[str, Sequence[str]] = {}
-    nodes: int = 1  # that share the workers
-    tiny: bool = False
-
-
-def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases in the given order; the last part changes fastest."""
-    if not sweep.workloads:
+def expand(
+    workloads: Sequence[str], axes: Axes = _NO_AXES, params: Axes = _NO_AXES, nodes: int = 1, tiny: bool = False
+) -> tuple[Case, ...]:
+    """Every combination, the last part changing fastest; `nodes` share the workers. Texts of cases stay as they are."""
+    if not workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
-    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
+    if all("@" in name for name in workloads) and (params or axes.get("mode")):
         raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
-    for name in sweep.axes:
+    for name in axes:
         _check_name("option", name, _AXES)
     cases = dict[str, Case]()
-    for name in sweep.workloads:
+    for name in workloads:
         is_written = "@" in name
-        for case in [parse_case(name)] if is_written else _combine(find_workload(name), sweep):
+        for case in [parse_case(name)] if is_written else _combine(find_workload(name), axes, params, nodes, tiny):
             if case.protocol == "as-published":
                 steady = replace(case, protocol="steady").text
                 fix = f"Replay the publication with `torchmark replicate`, or measure {steady}"
@@ -130,29 +124,29 @@ def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
     return {name: value for name, value in asdict(params).items() if value != defaults[name]}
 
 
-def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
+def _combine(workload: Workload, axes: Axes, params: Axes, nodes: int, tiny: bool) -> Iterator[Case]:
     declared = [field.name for field in _fields(workload)]
-    for name in sweep.params:
+    for name in params:
         _check_name(f"parameter of {workload.name}", name, declared)
     usual = {name: axis.default for name, axis in _AXES.items()}
     usual |= {"mode": workload.modes[0], "workers": workload.default_workers}
     # Where counts of workers are compared, ranks have the threads that the largest count leaves for each.
-    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
+    typed = {name: split_values(axes.get(name, ())) for name in _AXES}
     counts = {_AXES["workers"].read(text) for text in typed["workers"]}
     if len(counts) > 1:
-        usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))
-    axes = {name: typed[name] or (str(usual[name]),) for name in _AXES if typed[name] or usual[name] is not None}
-    swept = {name: axes.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
-    swept |= {f"-p {name}": split_values(sweep.params[name]) for name in declared if name in sweep.params}
-    swept |= axes
+        usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // nodes or 1))
+    others = {name: typed[name] or (str(usual[name]),) for name in _AXES if typed[name] or usual[name] is not None}
+    swept = {name: others.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
+    swept |= {f"-p {name}": split_values(params[name]) for name in declared if name in params}
+    swept |= others
     _check_count(math.prod(map(len, swept.values())))
-    start = _changed(workload, workload.tiny) if sweep.tiny else {}
+    start = _changed(workload, workload.tiny) if tiny else {}
     for chosen in product(*swept.values()):
         given = dict(zip(swept, chosen, strict=True))
-        params = {name: parse_value(given[f"-p {name}"]) for name in declared if f"-p {name}" in given}
+        values = {name: parse_value(given[f"-p {name}"]) for name in declared if f"-p {name}" in given}
         settings = {name: _AXES[name].read(given[name]) for name in _AXES if name in given}
         options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
-        yield Case(workload.name, params=start | params, options=options, **settings)
+        yield Case(workload.name, params=start | values, options=options, **settings)
 
 
 def check_device(name: str) -> None:
@@ -267,11 +261,6 @@ def offered(case: Case) -> dict[str, tuple[str, ...]]:
     if case.mode == "train":
         known.pop("gradients", None)
     return {name: known[name] for name in CASE_OPTIONS if name in known}
-
-
-def tunable_dtypes(case: Case) -> tuple[str, ...]:
-    dtypes = find_workload(case.workload).dtypes
-    return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
 
 
 def chosen_instructions() -> str | None:
@@ -417,8 +406,7 @@ def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
         if tiny:
             chosen = {each.name for each in list_parameters(find_workload(workload)) if each.choices}
             params = {name: values for name, values in params.items() if name in chosen - {"size", "model"}}
-        cases = expand(Sweep([workload], {"device": [ACCELERATOR], **axes}, params, tiny=tiny))
-        parts.append(Part(cases, only))
+        parts.append(Part(expand([workload], {"device": [ACCELERATOR], **axes}, params, tiny=tiny), only))
     return tuple(parts)
 
 

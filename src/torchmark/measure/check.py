@@ -35,12 +35,7 @@ _CURE = "Do not trust this device with this dtype before you know why; `torchmar
 # units for one product, 0.75 where a device rounds parts of the sum, too. At 1.5, a matrix that is 1% off (2.6 units of
 # bfloat16) still fails. Long formats round every partial sum: 6 units were seen for a thousand terms in the worst
 # order, and it grows with the root of their number.
-_UNITS = {
-    "float64": (2.0**-53, 64.0),
-    "float32": (2.0**-24, 64.0),
-    "float16": (2.0**-11, 1.5),
-    "bfloat16": (2.0**-8, 1.5),
-}
+_UNITS = {"float64": (2.0**-53, 64), "float32": (2.0**-24, 64), "float16": (2.0**-11, 1.5), "bfloat16": (2.0**-8, 1.5)}
 # For several roundings, the reference is computed again with every operator's results off by up to a unit, evenly
 # spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
 _SPREAD = 0.8

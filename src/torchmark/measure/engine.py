@@ -131,13 +131,11 @@ class Samples:
         settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
 
-    def estimate(
-        self, rule: "StopRule", first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
-    ) -> Estimate:
+    def estimate(self, rule: "StopRule", first_s: float, duration_s: float, readings: Sequence[Conditions]) -> Estimate:
         assert rule.reading is not None  # a rule only finishes at a look
         waited = None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0)
         known = Estimate(  # what follows from the samples is replaced
-            0.0, 0.0, 0.0, rule.estimand, "noisy", first_step_s, 0.0, 0, Trend(0.0, 0.0),
+            0.0, 0.0, 0.0, rule.estimand, "noisy", first_s, 0.0, 0, Trend(0.0, 0.0),
             block_size=self.block_size,
             sync_cost_s=self._sync_cost_s,
             call_cost_s=self.call_cost_s,
@@ -273,11 +271,8 @@ def measure_pair(
     ratios: list[float] = []
     rule = StopRule(settings, "median", 1, clock)
     while not rule.finished:
-        if order.random() < 0.5:
-            a, b = step_s(0), step_s(1)
-        else:
-            b, a = step_s(1), step_s(0)
-        ratios.append(b / a)
+        seconds = {side: step_s(side) for side in ((0, 1) if order.random() < 0.5 else (1, 0))}
+        ratios.append(seconds[1] / seconds[0])
         if rule.due(len(ratios)):
             rule.look(np.array(ratios))
     assert rule.reading is not None  # a rule only finishes at a look

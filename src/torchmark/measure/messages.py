@@ -38,9 +38,7 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
         return self.rendezvous.nodes if self.rendezvous else 1
 
 
-class Call(Struct, frozen=True, tag="call"):
-    """Call a generator function with `Say` and these arguments; report each record that it yields."""
-
+class Call(Struct, frozen=True, tag="call"):  # with `Say` and these arguments; report each record that it yields
     function: str  # module:function
     arguments: Raw  # a list
 
@@ -70,9 +68,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     detail: str | None = None
 
 
-class Opened(Struct, frozen=True, tag="opened"):
-    """A side of a live comparison has imported its packages and waits for `Prepare`."""
-
+class Opened(Struct, frozen=True, tag="opened"):  # has imported its packages, and waits for `Prepare`
     machine: Machine
     packages: dict[str, str]  # versions of what the workload is made of, other than torch
 

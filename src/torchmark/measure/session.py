@@ -160,8 +160,7 @@ class Session:
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
             return
-        samples = result.processes[0].samples_s if result.processes else ()
-        yield replace(self._add(case, result), process=process, samples_s=samples)
+        yield self._add(case, result)
 
     def _next(self) -> Case | None:
         """The case whose next process helps most: in rounds until each has the fewest, then by what it gains."""
@@ -271,7 +270,8 @@ class Session:
         results.append(result)
         self._current[case.text] = self._combined(case.text)
         self._widen()
-        return Finished(self._judge.judge(self._current[case.text]), len(results) - 1)
+        samples = result.processes[0].samples_s if result.processes else ()
+        return Finished(self._judge.judge(self._current[case.text]), len(results) - 1, samples)
 
     def _widen(self) -> None:
         widened = with_intervals([*self._current.values()], self._borrowed)
