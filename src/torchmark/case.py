@@ -27,9 +27,7 @@ _HOW, _COPIES = get_args(Transfer), {"per-step": "per-step", "pinned": "pinned"}
 _MOST = 4096
 
 
-class Axis(Struct, frozen=True):
-    """One setting in which cases can differ."""
-
+class Axis(Struct, frozen=True):  # a setting in which cases can differ
     name: str  # of a field of Case, or of one of its options
     default: str | int | None = None  # left out of a case's text
     values: tuple[str, ...] = ()  # empty where the workload or the device decides

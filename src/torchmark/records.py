@@ -69,9 +69,7 @@ class Conditions(Struct, frozen=True):
     probe_s: float | None = None  # the reference probe
 
 
-class Contention(Struct, frozen=True):
-    """The share of the measuring time that others took; None is unreadable."""
-
+class Contention(Struct, frozen=True):  # shares of the measuring time that others took; None is unreadable
     wait_share: Real | None = None
     other_cpu_share: Real | None = None
     steal_share: Real | None = None
@@ -80,9 +78,7 @@ class Contention(Struct, frozen=True):
     switches: Whole | None = None
 
 
-class Metered(Struct, frozen=True):
-    """Readings of meters during the samples; None is unreadable, and `Result.provenance` says why."""
-
+class Metered(Struct, frozen=True):  # readings of meters during the samples; `Result.provenance` says why one is None
     mean_w: Real | None = None
     peak_w: Real | None = None  # over about a second
     clock_hz: tuple[Real, Real] | None = None  # at most, and in the last third of the time
@@ -142,9 +138,7 @@ class Estimate(Struct, frozen=True):
         return (self.high_s - self.low_s) / 2 / self.center_s if self.center_s > 0 else float("inf")
 
 
-class Remark(Struct, frozen=True, omit_defaults=True):
-    """Something a reader should know. Run files hold the first three fields."""
-
+class Remark(Struct, frozen=True, omit_defaults=True):  # for the reader; run files hold the first three fields
     kind: Name
     cause: Text
     fix: Text = field(default_factory=str, name="cure")  # the name in run files; never left out
@@ -176,9 +170,7 @@ class DeviceInfo(Struct, frozen=True):
     cache_bytes: Whole | None = None  # of the last level
 
 
-class Machine(Struct, frozen=True):
-    """Nothing that names a person, a host or a place."""
-
+class Machine(Struct, frozen=True):  # nothing that names a person, a host or a place
     cpu: Name
     physical_cores: Whole
     logical_cores: Whole
@@ -233,9 +225,7 @@ class Sustained(Struct, frozen=True):
     cause: Text | None = None  # what a meter showed
 
 
-class Peak(Struct, frozen=True):
-    """How close a result comes to the best seen on this machine."""
-
+class Peak(Struct, frozen=True):  # how close a result comes to the best seen on this machine
     share: Real  # of arithmetic or bandwidth, whichever is closer to its ceiling
     bound: Bound  # what keeps it from more
     shares: Annotated[dict[Name, Real], SEVERAL] = {}  # of the step that each would take
@@ -245,9 +235,7 @@ class Peak(Struct, frozen=True):
     limits: Name | None = None  # the run that found the ceilings; None: this one
 
 
-class Result(Struct, frozen=True):
-    """What a case gave. `estimate` combines its `processes`."""
-
+class Result(Struct, frozen=True):  # what a case gave; `estimate` combines its `processes`
     case: Case
     status: Status
     version: Whole = 1
@@ -277,9 +265,7 @@ class Result(Struct, frozen=True):
         return "\n".join(filter(None, (self.reason or "no reason was given", self.detail)))
 
 
-class RunHeader(Struct, frozen=True):
-    """The first line of a run file: what was planned, and where."""
-
+class RunHeader(Struct, frozen=True):  # the first line of a run file: what was planned, and where
     id: Name
     created: Name  # UTC, to the second
     machine: Machine
@@ -309,9 +295,7 @@ class BreakEven(Struct, frozen=True):
     steps: Real  # until that has paid for compiling
 
 
-class Tuning(Struct, frozen=True):
-    """A search for the fastest settings; the gain is how many times as fast, with a 95% interval."""
-
+class Tuning(Struct, frozen=True):  # the gain is how many times as fast, with a 95% interval
     default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
     gain: Real | None = None  # of the winner, or of what was not confirmed; None: fewer than two pairs
@@ -361,9 +345,7 @@ class Limiting(Struct, frozen=True):
     missing: Names = ()  # disturbed, and so not kept
 
 
-class Live(Struct, frozen=True):
-    """A live comparison: the step time of b over that of a, with a 95% interval."""
-
+class Live(Struct, frozen=True):  # a live comparison: the step time of b over that of a, with a 95% interval
     a: Case
     b: Case
     side: Name  # of this run: A or B

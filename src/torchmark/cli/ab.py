@@ -86,9 +86,7 @@ def _shared(side: LiveSide) -> LiveSide:
     return replace(side, result=as_shared(side.result), python="", environment=environment, last_words=())
 
 
-class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a settings file may change: how the work is done, never the work."""
-
+class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):  # how the work is done, never the work
     device: str | None = None
     dtype: str | None = None
     compile: bool | str | None = None

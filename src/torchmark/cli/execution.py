@@ -87,9 +87,7 @@ def orderly_end() -> Iterator[None]:
 
 
 @dataclass
-class Ending:
-    """How measuring ended: complete, by a signal, or by a run file that could not be written."""
-
+class Ending:  # complete, by a signal, or by a run file that could not be written
     format: str
     code: int = EXIT_FINE
     error: StoreError | None = None

@@ -47,7 +47,6 @@ class Settings(Struct, frozen=True):
 class Progress(Struct, frozen=True, tag="progress"):  # what is known at a checkpoint
     samples: int
     elapsed_s: float
-    budget_s: float
     center_s: float
     low_s: float
     high_s: float
@@ -199,7 +198,7 @@ class StopRule:
     def progress(self, count: int) -> Progress:
         assert self.reading is not None
         times = (max(value - self.settings.call_cost_s, 0.0) for value in self.reading.interval)
-        return Progress(count, self.elapsed_s, self.settings.budget_s, *times)
+        return Progress(count, self.elapsed_s, *times)
 
 
 def measure_steps(

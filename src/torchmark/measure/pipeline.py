@@ -138,9 +138,8 @@ class PreparedCase:
         self.enter("check")
         if self.job.process > 0:
             return None
-        dtype = self.job.case.dtype if self.uses_torch else None
-        numeric = self.check_numbers(dtype) if dtype else None
-        check_device(self.device, self.step.run, dtype)
+        numeric = self.check_numbers(self.job.case.dtype) if self.uses_torch else None
+        check_device(self.device, self.step.run, self.job.case.dtype if self.uses_torch else None)
         return numeric
 
     def result(self, estimate: Estimate, **found: Any) -> Result:
@@ -249,8 +248,7 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
         needed_s = sum(case.phases_s.values()) + enough_s(step_s)
         if needed_s > left_s:
             needs = f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s)"
-            cause = f"{needs} where {max(left_s, 0.0):.3g} s are left"
-            raise DoesNotFitError(cause, "Give it more time with --budget")
+            raise DoesNotFitError(f"{needs} where {max(left_s, 0.0):.3g} s are left", "Give it more time with --budget")
     if settings.sustain:
         return replace(settings, warm=True), step_s
     spent_s = sum(case.phases_s.values())
@@ -290,7 +288,7 @@ def watch(device: Device, step: Step, say: Say) -> None:
                 time_block(size)
                 total += size
             step_s = (device.clock() - since) / (total - before)
-            say(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s))
+            say(Progress(total, device.clock() - began, step_s, step_s, step_s))
 
 
 def log_traceback() -> None:
@@ -345,9 +343,8 @@ def count_operators(run: Callable[[], object]) -> int:
         def _should_skip_dynamo(cls) -> bool:
             return False  # loading the compiler would take a second
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal called
-            del types
             called += 1
             return func(*args, **(kwargs or {}))
 

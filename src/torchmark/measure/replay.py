@@ -289,14 +289,9 @@ class IntelVsM2(Procedure):
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
     """The script's seconds in its own interpreter, and the report that it prints."""
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
-        input=msgspec.json.encode((task, time_left_s)),
-        stdout=subprocess.PIPE,
-        env=os.environ | variables,
-        check=False,
-    )
+    order, started = msgspec.json.encode((task, time_left_s)), time.perf_counter()
+    command = [sys.executable, "-P", "-m", "torchmark.measure.training_script"]
+    done = subprocess.run(command, input=order, stdout=subprocess.PIPE, env=os.environ | variables, check=False)
     seconds = time.perf_counter() - started
     lines = done.stdout.splitlines()
     report = msgspec.json.decode(lines[-1], type=Report) if lines else Report()
@@ -388,19 +383,14 @@ def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: J
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
     steps_s = tuple(work.seconds)
-    same = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
-    centers: dict[str, Any] = dict.fromkeys(same, center_s)
     return Estimate(
-        **centers,
-        estimand="mean",
-        verdict="as-published",
-        first_step_s=steps_s[0],
-        effective_samples=float(len(steps_s)),
-        warmup_cut=0,
-        trend=Trend(0.0, 0.0),
+        *(center_s, center_s, center_s, "mean", "as-published", steps_s[0], float(len(steps_s)), 0, Trend(0.0, 0.0)),
         samples_s=steps_s,
         sample_count=len(steps_s),
         median_s=median_high(steps_s),
+        mean_s=center_s,
+        mean_low_s=center_s,
+        mean_high_s=center_s,
         min_s=min(steps_s),
         duration_s=sum(sum(laps.seconds) for laps in stages),
     )

@@ -37,9 +37,7 @@ EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only for comparing two kinds of work
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """What a run and every study let the user choose."""
-
+class Options(Struct, frozen=True, kw_only=True):  # of a run and of every study
     budget_s: float = 600.0
     timeout_s: float = 600.0  # for one answer of a process
     seed: int = 0
@@ -87,7 +85,7 @@ class Finished(Struct, frozen=True):
 
 
 class Covered(Struct, frozen=True):
-    results: tuple[Result, ...]  # of the first process of every case
+    """Every case has had its first process."""
 
 
 class SpreadFound(Struct, frozen=True):
@@ -135,7 +133,7 @@ class Session:
                 yield self._add(case, without_figure(case, "skipped", reason))
             else:
                 yield from self._measure(case)
-        yield Covered(tuple(self._current.values()))
+        yield Covered()
         while following := self._next():
             yield from self._measure(following)
         yield from self._conclude()
@@ -252,18 +250,10 @@ class Session:
             between = known.estimate.spread or 0.0 if known and known.estimate else 0.0
             target = max(min(plan.target, DEFAULTS.target), between / SETTLED)
             settings = replace(settings, target=target, min_time_s=share_s / 2)
-        return MeasureJob(
-            case,
-            settings,
-            plan.seed,
-            process,
-            preheat_s=min(preheat_s, settings.budget_s / 4),
-            time_left_s=time_left_s,
-            deadline_s=time.monotonic() + plan.timeout_s,
-            whole=plan.rigor == "rigorous" and process == 0,
-            data=plan.data,
-            rendezvous=plan.rendezvous,
-        )
+        preheat_s, deadline_s = min(preheat_s, settings.budget_s / 4), time.monotonic() + plan.timeout_s
+        job = MeasureJob(case, settings, plan.seed, process, preheat_s, time_left_s, deadline_s)
+        is_whole = plan.rigor == "rigorous" and process == 0
+        return replace(job, whole=is_whole, data=plan.data, rendezvous=plan.rendezvous)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way, results = None, self._results.setdefault(case.text, [])

@@ -130,13 +130,12 @@ class Fit(Study):
         inside = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
         model = search.fit_memory(probes)
+        tries = next((probe.tries for probe in probes if probe.size == largest), 0)
+        efficient = None if search.doubtful(inside) else search.most_efficient(inside)
+        fixed_bytes, item_bytes, error = astuple(model) if model else (None, None, 0.0)
         return Fitting(
-            *(options.case, options.parameter, self.limit_bytes, self._bound, largest),
-            tries=next((probe.tries for probe in probes if probe.size == largest), 0),
-            efficient=None if search.doubtful(inside) else search.most_efficient(inside),
-            fixed_bytes=model.fixed if model else None,
-            item_bytes=model.per_item if model else None,
-            line_error=model.error if model else 0.0,
+            *(options.case, options.parameter, self.limit_bytes, self._bound, largest, tries),
+            *(efficient, fixed_bytes, item_bytes, error),
             unit=COUNTED.get(options.parameter, unit),
             step=options.step or search.usual_step(largest or 1),
             tried=tuple(Tried(*astuple(probe)[:-1]) for probe in probes),

@@ -28,9 +28,7 @@ class Announcement(Struct, frozen=True):
     """A part is done, and stored. Each study has its own, and its command the words for it."""
 
 
-class Completed(Struct, frozen=True):
-    """A process has ended: its own result, and that of its case with it."""
-
+class Completed(Struct, frozen=True):  # a process has ended: its own result, and that of its case with it
     process: int
     newest: Result
     result: Result

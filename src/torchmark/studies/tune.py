@@ -111,20 +111,16 @@ class Tune(Study):
 
     def outcome(self) -> Tuning:
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
-        gain, found, cases = settled.gain, settled.placed(search.scores(self._rounds)[0]), self._pool.cases
+        found, cases = settled.placed(search.scores(self._rounds)[0]), self._pool.cases
+        gain, low, high = settled.gain or (None, None, None)
         firsts = {text: each[0] for text, each in self._pool.results.items()}  # later ones find a warm compile cache
         winner = settled.leader if settled.is_confirmed else default
         same = winner if same_precision(winner, default) else search.best_at_precision(default, cases, found)
         is_placed = {default.text, winner.text} <= found.keys()
         return Tuning(
-            default=default,
-            winner=winner,
+            *(default, winner, gain, low, high, len(settled.pairs)),
             same_precision=same,
             stopped="interrupted" if not self._is_done else "budget" if self._is_out_of_time else "done",
-            gain=gain.center if gain else None,
-            low=gain.low if gain else None,
-            high=gain.high if gain else None,
-            pairs=len(settled.pairs),
             unconfirmed=settled.leader if settled.leader != winner else None,
             disturbed=self._disturbed,
             same_precision_gain=search.seen_gain(default, same, found),
@@ -269,9 +265,7 @@ class Tune(Study):
 
 
 @dataclass
-class Candidate:
-    """A configuration in a fresh process."""
-
+class Candidate:  # a configuration in a fresh process
     case: Case
     process: Process
     prepared: messages.Prepared
