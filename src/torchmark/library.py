@@ -299,7 +299,7 @@ def stored_ceilings(machine: Machine) -> Ceilings:
     for device in machine.devices:
         for path in store.find_limits(machine, device):
             with contextlib.suppress(StoreError):  # the file is gone or damaged
-                known = store.load(path)  # a run of an older version may hold disturbed results
+                known = store.load(path)  # an older version kept disturbed results
                 results, _ = split_disturbed([each for each in known.results if each.case.device == device.name])
                 found = merge(found, ceilings_of(results, known.header.id))
     return found

@@ -1,7 +1,5 @@
 """The log next to a run file: what workers print, and the messages behind failures.
-
-It may name hosts, people and paths: only its owner can read it, and nothing in it is exported.
-"""
+It may name hosts, people and paths: only its owner can read it, and nothing in it is exported."""
 
 import os
 import re
@@ -26,9 +24,8 @@ def log_path(path: Path) -> Path:
 
 def keep_detail(path: Path, case: str, detail: str) -> None:
     """Add the message behind a failure to the log of a run file, if it can be written."""
-    entry = f"\ntorchmark: {case} failed: {' '.join(detail.split())[:_LONGEST]}\n"
     with suppress(OSError), open(open_log(log_path(path)), "wb") as log:
-        log.write(entry.encode(errors="replace"))
+        log.write(f"\ntorchmark: {case} failed: {' '.join(detail.split())[:_LONGEST]}\n".encode(errors="replace"))
 
 
 def with_details(run: Run, path: Path) -> Run:

@@ -1,4 +1,4 @@
-"""The command line: a table of the commands, imported when they are called; errors become a line and an exit code."""
+"""The command line: commands are imported when they are called; errors become a line and an exit code."""
 
 import contextlib
 import os
@@ -146,7 +146,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE
         case KeyboardInterrupt() | click.Abort():
             return "interrupted", 130
-        case UnicodeEncodeError():  # bytes of an argument or a file that are no text
+        case UnicodeEncodeError():  # of an argument or a file
             return f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE
     hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
     return f"{type(error).__name__}: {error}. {hint}", EXIT_BUG

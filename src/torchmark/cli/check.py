@@ -78,7 +78,7 @@ class _CaseRecord:
     witness: analysis.Witness | None = None
 
     @property
-    def is_recounted(self) -> bool:  # its figure follows from the samples in the file
+    def is_recounted(self) -> bool:  # its figure follows from the samples
         return self.recounted >= max(1, self.processes)
 
 
@@ -161,5 +161,4 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self.name, header.id, line, header.machine
-                case.witness = analysis.witness(*where, result, case.series)
+                case.witness = analysis.witness(self.name, header.id, line, header.machine, result, case.series)

@@ -328,7 +328,7 @@ class ProgressLine:
         self._write(f"\r\033[K{line[:width]}")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring
+        with contextlib.suppress(OSError):  # the terminal was closed
             self._stream.write(text)
             self._stream.flush()
 

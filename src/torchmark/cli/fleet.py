@@ -1,4 +1,4 @@
-"""`torchmark fleet`: submits `torchmark run` to the nodes of a cluster, follows the jobs and gathers their results."""
+"""`torchmark fleet`: submits `torchmark run` to the nodes of a cluster, follows the jobs, gathers the results."""
 
 import contextlib
 import dataclasses
@@ -312,9 +312,8 @@ def follow(opened: OpenFleet) -> None:
     pause_s, last_answer, is_over = SHORTEST_S, time.monotonic(), False
     live = sys.stderr.isatty()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if live else 200)
-    screen = Live(console=console, auto_refresh=False, transient=True) if live else contextlib.nullcontext()
     known: dict[tuple[str, str], str] = {}
-    with screen as table:
+    with Live(console=console, auto_refresh=False, transient=True) if live else contextlib.nullcontext() as table:
         while True:
             changed = False
             try:
@@ -345,8 +344,7 @@ def _states(statuses: Sequence[TaskStatus], console: Console) -> Text:
 
 
 def _news(status: TaskStatus, known: dict[tuple[str, str], str], live: bool) -> Iterator[str]:
-    """What is not `known` of a job: each case once all its processes have ended or nothing more will come; its state,
-    unless a live table shows it."""
+    """News of a job: cases that are complete or get no more processes; its state, unless a live table shows it."""
     task, run = status.task.name, status.run
     for result in run.results if run else ():
         key = task, result.case.text

@@ -1,4 +1,4 @@
-"""A command's options: one frozen record per command, whose fields are the click options; shared types and groups."""
+"""One frozen record of options per command, whose fields are the click options; shared types and groups."""
 
 import dataclasses
 import re
@@ -43,8 +43,7 @@ class Options:
 
 
 def option(help: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input.
-    `read` turns what was typed into what the record holds."""
+    """A field that is an option: without `flags`, --dry-run for `dry_run`. `read` converts what was typed."""
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
     if isinstance(default, str) and (kind := settings.get("type")):
@@ -76,9 +75,8 @@ def axes_field(*single: str) -> Any:
     def make(_: str) -> list[click.Parameter]:
         made: list[click.Parameter] = []
         for name, axis in axes.items():
-            metavar, about = axis.metavar, axis.help
-            if single:
-                metavar, about = metavar.removesuffix(",…"), about.replace("every", "the first")
+            metavar = axis.metavar.removesuffix(",…") if single else axis.metavar
+            about = axis.help.replace("every", "the first") if single else axis.help
             made.append(click.Option([f"--{name}"], multiple=not single, metavar=metavar, help=about))
         if not single:
             about = "Another way to do the same work: layout=channels-last, attention=eager."

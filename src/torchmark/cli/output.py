@@ -1,4 +1,4 @@
-"""Printing: results on stdout, remarks on stderr, without control characters that other people's files may contain."""
+"""Printing: results on stdout, remarks on stderr, without control characters from other people's files."""
 
 import os
 import shutil

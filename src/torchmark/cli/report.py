@@ -1,4 +1,4 @@
-"""`torchmark report`: runs as a self-contained page, a picture or text; the leaderboard of a folder of run files."""
+"""`torchmark report`: runs as a page, a picture or text; the leaderboard of a folder of run files."""
 
 import struct
 import sys
@@ -22,7 +22,7 @@ from torchmark.store.files import write_whole
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
-PNG_MARK = b"Software\0torchmark"  # a chunk of text, by which a card of ours is recognised
+PNG_MARK = b"Software\0torchmark"  # a chunk of text that marks our cards
 
 
 class ReportOptions(PriceOptions):

@@ -130,8 +130,7 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
     if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):[1-9]\d{0,4}", endpoint):
         raise UsageError(f"'{endpoint}' is not HOST:PORT", "Write it as in node0:29400")
     if uneven := [case.text for case in cases if case.workers % nodes]:
-        fix = "--workers counts those of all nodes together"
-        raise UsageError(f"{uneven[0]} cannot be divided among {nodes} nodes", fix)
+        raise UsageError(f"{uneven[0]} cannot be divided among {nodes} nodes", "--workers counts all nodes together")
     return Rendezvous(endpoint, nodes)
 
 
@@ -214,7 +213,7 @@ def _resume(options: RunOptions, name: str) -> int:
     with execution.announced(store.RunWriter.resume(path)) as writer:
         if writer.read().results == run.results:
             return _measure(Measurement(plan, run.header.machine, done), writer, options, run)
-    return _resume(options, name)  # until just now, another process has added to the file
+    return _resume(options, name)  # another process has added to the file
 
 
 def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Result]]]:
@@ -236,8 +235,7 @@ def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Resul
             if was != now:
                 cause = f"this run was started on another machine: its {name} was {was} and is {now} here"
                 raise UsageError(cause, "Start a new run without --resume")
-    share = missing / max(header.processes * len(cases), 1)
-    budget_s = options.budget_s or max((header.budget_s or 0.0) * share, 1.0)
+    budget_s = options.budget_s or max((header.budget_s or 0.0) * missing / max(header.processes * len(cases), 1), 1.0)
     return make_plan(cases, options, header, budget_s=budget_s, more=run.ended), done
 
 

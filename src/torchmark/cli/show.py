@@ -1,4 +1,4 @@
-"""`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared, and as files to share."""
+"""`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared and shared."""
 
 import re
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def show(options: ShowOptions) -> None:
 
     is_table = options.format == "table"
     found = load_runs(options.run, samples=options.samples, repeats=options.format == "csv", local=is_table)
-    if options.case is not None:  # this very case, or else all cases that contain the text
+    if options.case is not None:  # this case, or else all that contain the text
         known = [result.case.text for run in found for result in run.results]
         wanted = {options.case} & set(known) or {text for text in known if options.case in text}
         if not wanted:

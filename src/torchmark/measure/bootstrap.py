@@ -1,8 +1,5 @@
-"""The first file that runs in a new interpreter: reports what is missing there, or makes this torchmark importable.
-
-Every Python from 3.7 on must be able to parse this file, so that an old one can report that it is too old. The other
-environment needs no torchmark of its own: both sides of a comparison are measured by the same code.
-"""
+"""The first file that runs in a new interpreter: reports what is missing, or makes this torchmark importable, so that
+both sides of a comparison run the same code. Python 3.7 must be able to parse it, to report that it is too old."""
 
 from __future__ import annotations
 

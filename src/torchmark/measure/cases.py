@@ -1,4 +1,4 @@
-"""Cases: sweeps and suites of them, their checks, parameters and options, and whether a result fits the known work."""
+"""Cases: sweeps and suites, checks, parameters and options, and whether a result fits the known work."""
 
 import math
 import os
@@ -243,7 +243,7 @@ def _takes(kind: inspect.Type) -> str:
             return ", ".join(_choices(kind))
         case inspect.BoolType():
             return "on, off"
-        case inspect.UnionType():  # one kind, or the word that says that it has no default
+        case inspect.UnionType():  # one kind, or the word for no default
             kinds = [each for each in kind.types if not isinstance(each, inspect.LiteralType)]
             return _takes(kinds[0]) if len(kinds) == 1 else "a value"
         case inspect.IntType() | inspect.FloatType():
@@ -289,7 +289,7 @@ def follow(options: Mapping[str, str]) -> None:
 def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
     """Each difference from what is known here, after its field; nothing is run."""
     case = result.case
-    if split_name(case.workload):  # a user's own file: one of that name here may be any other
+    if split_name(case.workload):  # a file of that name here may be another one
         return
     try:
         check_case(case)
@@ -326,9 +326,8 @@ class Part(Struct, frozen=True):
     only: str = ""  # "cpu" or "accelerators": the devices that the cases are for
 
 
-# The suites: what `run` measures when no workload is named. Each line is a sweep, on all devices or some, in the order
-# of value, as a run may be short of time or stopped early: one case for each area, those with published partners at the
-# published sizes, then what people run today.
+# What `run` measures when no workload is named. Each line is a sweep, on all devices or some. The most valuable come
+# first, as a run may stop early: a case for each area, published ones at their sizes, then what people run today.
 _QUICK = """\
 mlp mode=infer outputs=512
 resnet50 mode=infer

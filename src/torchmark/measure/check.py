@@ -49,8 +49,7 @@ _WORST_ELEMENT = 4.0  # the largest of millions of errors, relative to their roo
 
 
 def check_step(step: Step, dtype: str) -> NumericCheck | None:
-    """How far the step's outputs are from the reference; None if there is nothing to compare. Leaves what is timed
-    unchanged, so it may come before or after measuring."""
+    """How far the outputs are from the reference; None without one. Leaves what is timed unchanged."""
     # One wrong weight among millions would hide in the rounding of the outputs.
     pairs = step.copies() if step.copies else ()
     for index, (there, made) in enumerate(pairs):
@@ -92,7 +91,7 @@ def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[f
                 rounded = [_as_exact(expected) for expected in step.reference()]
             moved = [other - expected for other, expected in zip(rounded, reference, strict=True)]
             squares = [before + float(each.square().sum()) for before, each in zip(squares, moved, strict=True)]
-    except (RuntimeError, ValueError, IndexError):  # the model refuses numbers that are slightly off
+    except (RuntimeError, ValueError, IndexError):  # the model refuses such numbers
         return [unit * factor * _UNKNOWN] * len(reference)
     lengths = [float(expected.norm()) or 1.0 for expected in reference]
     found = [math.sqrt(each / draws) / size / (_SPREAD * drawn) for each, size in zip(squares, lengths, strict=True)]
@@ -156,8 +155,7 @@ def audit_device(device: Device) -> Iterator[Proof]:
     figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
     yield Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and bool(resolution_s <= 1e-6))
     # What torchmark itself costs, by the wall clock.
-    seconds = timeit.repeat(partial(device.timer(do_nothing), 2_000), number=1, repeat=6)
-    cost_s = statistics.median(seconds[1:]) / 2_000
+    cost_s = statistics.median(timeit.repeat(partial(device.timer(do_nothing), 2_000), number=1, repeat=6)[1:]) / 2_000
     yield Proof(device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= 50e-6)
 
 
@@ -235,8 +233,7 @@ class _Bench:
             self._until_read()
         ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
         figure = f"twice the work takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} times as long"
-        passed = all(1.7 <= ratio <= 2.35 for ratio in ratios)
-        return Proof(self.device.name, "time grows with work", figure, passed)
+        return Proof(self.device.name, "time grows with work", figure, all(1.7 <= ratio <= 2.35 for ratio in ratios))
 
 
 def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
@@ -263,7 +260,7 @@ def prove_outputs(device: Device, dtype: str) -> Proof:
                 want = powers / powers.sum(axis=-1, keepdims=True)
             found = device.observe(found).cpu().double().numpy()
             error = float(np.linalg.norm(found - want) / np.linalg.norm(want))
-            if math.isnan(error) or error > worst:  # NaN loses every comparison, so it is asked for first
+            if math.isnan(error) or error > worst:  # NaN loses every comparison
                 worst, operation = error, name
             if math.isnan(error):
                 break
@@ -291,7 +288,7 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
     if not device.queues:
         return
     shares = [_share_left(device, run)]
-    while shares[-1] > _LEFT_OVER and len(shares) < 10:  # anything may delay one read; a broken device fails each time
+    while shares[-1] > _LEFT_OVER and len(shares) < 10:  # one read may be delayed; a broken device fails each time
         shares.append(_share_left(device, run))
     if shares[-1] > _LEFT_OVER:
         left = f"{min(shares):.0%} of the work still to do"

@@ -32,7 +32,7 @@ ReadConditions = Callable[[], Conditions]
 class Settings(Struct, frozen=True):
     target: float = 0.01
     budget_s: float = 5.0
-    steps: int | None = None  # exactly this many steps, one sample each, for any precision
+    steps: int | None = None  # exactly so many, one sample each, for any precision
     sustain: bool = False  # go on until the budget is spent, for any precision
     min_samples: int = 30
     min_time_s: float = 1.0
@@ -41,7 +41,7 @@ class Settings(Struct, frozen=True):
     confirmation: float = 1.5
     max_samples: int = 50_000
     warm: bool = False  # steps were run just before: the first one is like any other
-    call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
+    call_cost_s: float = 0.0  # of calling an empty step; taken off every step
 
 
 class Progress(Struct, frozen=True, tag="progress"):  # what is known at a checkpoint
@@ -83,8 +83,7 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
 
 
 class Samples:
-    """Seconds per step: each step by the device's own events where it has them and there is room, else the mean step of
-    a block. Also waits for a core, switches and device time."""
+    """Seconds per step, by the device's events where there is room, else the mean of a block; waits and switches."""
 
     def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
         self.count, self.block_size, self.stamped, self.roomy = 0, 1, False, True
@@ -168,8 +167,8 @@ class StopRule:
         if settings.steps is not None:
             self.finished = count >= settings.steps
             return self.finished
-        soon_late = count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
-        late = soon_late or elapsed >= settings.budget_s
+        late = elapsed >= settings.budget_s
+        late |= count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
         self.finished = late or count >= settings.max_samples
         # Short steps could fill the array before the least time, and one look at the end confirms nothing.
         roomy = elapsed < settings.min_time_s and 2 * count < settings.max_samples
@@ -211,11 +210,9 @@ def measure_steps(
     settings: Settings = DEFAULTS,
     progress: Callable[[Progress], None] | None = None,
 ) -> Estimate:
-    """Sample until the step time is known well enough or the budget is spent.
-
-    `time_block(k)` runs k steps and returns their seconds, one synchronisation included. `conditions` and `progress`
-    are called at checkpoints, outside the timed region; `glance`, a cheaper reading, about every second between them.
-    """
+    """Sample until the step time is known well enough or the budget is spent. `time_block(k)` runs k steps and returns
+    their seconds, one synchronisation included. `conditions` and `progress` are called at untimed checkpoints, and
+    `glance`, a cheaper reading, about every second between them."""
     first = as_block(time_block(1))
     kept = [first] if settings.warm and first.total_s >= 0.5 else []  # too expensive to be thrown away
     samples = Samples(time_block, sync_cost_s, settings, clock)

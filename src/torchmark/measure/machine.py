@@ -122,7 +122,7 @@ class Inventory(Struct, frozen=True):
     threads: Threads
     dtypes: tuple[DtypeSupport, ...]
     cautions: tuple[Remark, ...]
-    meters: dict[str, dict[str, str]] = {}  # by device: what measures each reading, or why nothing does
+    meters: dict[str, dict[str, str]] = {}  # by device: the source of each reading, or why there is none
 
 
 def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
@@ -150,8 +150,7 @@ def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
     for support in (each for each in dtypes if each.crashed):
         is_amx = support.device == "cpu" and "SIGILL" in (support.reason or "")
         fix = AMX_FIX if is_amx else "Leave this dtype out, or try another version of torch and of the driver"
-        cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
-        yield Remark("dtype-crashes", cause, fix)
+        yield Remark("dtype-crashes", f"a {support.dtype} matmul on {support.device} fails: {support.reason}", fix)
 
 
 def judge_power() -> Iterator[Remark]:
@@ -172,8 +171,7 @@ def _listen() -> Iterator[Remark]:
 
 def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
     def share(earlier: float | None, later: float | None) -> float:
-        growth = 0.0 if earlier is None or later is None else later - earlier
-        return growth / max(after.at_s - before.at_s, 1e-9)
+        return (0.0 if earlier is None or later is None else later - earlier) / max(after.at_s - before.at_s, 1e-9)
 
     other = share(before.other_cpu_s, after.other_cpu_s)
     if other > 0.1 * after.capacity:
@@ -260,7 +258,7 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
     """The machine with these devices, or all that work, and what would spoil figures of these cases."""
     cases = tuple(cases)
     workloads = {case.workload for case in cases}
-    if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
+    if devices is not None and ACCELERATOR in devices:  # only a look at all devices shows which one
         first = first_accelerator(info.name for info in survey(None, workloads).machine.devices)
         devices = [*dict.fromkeys(first if name == ACCELERATOR else name for name in devices)]
     found = survey(devices, workloads)
@@ -277,8 +275,7 @@ def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surv
         with Process(modules=modules, timeout_s=120.0) as process:
             return survey_in(process, devices)
     except ProcessFailed as failure:
-        cause = f"the machine could not be surveyed: {failure.result.reason}"
-        raise DeviceError(cause, "Run `torchmark devices`") from failure
+        raise DeviceError(f"cannot survey the machine: {failure.result.reason}", "Run `torchmark devices`") from failure
 
 
 def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveyed:

@@ -23,7 +23,7 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     seed: int = 0
     process: int = 0
     preheat_s: float = 0.0
-    time_left_s: float | None = None  # of the whole run: what cannot fit into this is skipped
+    time_left_s: float | None = None  # of the whole run: what does not fit is skipped
     deadline_s: float | None = None  # when this process is ended, by the steady clock that all share
     watch: bool = False
     whole: bool = False  # run the whole job, too
@@ -70,7 +70,7 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 class Opened(Struct, frozen=True, tag="opened"):  # has imported its packages, and waits for `Prepare`
     machine: Machine
-    packages: dict[str, str]  # versions of what the workload is made of, other than torch
+    packages: dict[str, str]  # versions of the workload's packages other than torch
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):

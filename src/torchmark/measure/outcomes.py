@@ -49,14 +49,13 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException, phase: str) -> Failure:
-    """What an exception means, such as `out of memory: RuntimeError during first step (my_model.py, line 12)`, with its
-    message as the detail."""
+    """Such as `out of memory: RuntimeError during first step (my_model.py, line 12)`; the message is the detail."""
     text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
     no_room = isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text)
     refused = isinstance(error, NotImplementedError) or UNSUPPORTED.search(text)
     said: Status = "oom" if no_room else "unsupported" if refused else "crashed"
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), said)
-    # Plug-ins and models can raise the same errors with any text.
+    # Plug-ins and models can raise these errors with any text.
     frames = traceback.extract_tb(error.__traceback__)
     is_ours = not frames or Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
     if isinstance(error, TorchmarkError) and error.shareable and is_ours:

@@ -104,7 +104,7 @@ class PreparedCase:
             self.device = self.open_device()
             self.uses_torch = self.device.needs_torch or self.workload.needs_torch
             self.settings = prepare_torch(case) if self.uses_torch else {}
-            # Few samples are no fault where so many steps were asked for.
+            # Few samples are no fault if so many steps were asked for.
             more = {PLUGIN: brought_by(case.workload) or None, "steps": job.settings.steps}
             self.settings |= {name: value for name, value in more.items() if value is not None} | self.team_settings
             return drive(self)
@@ -180,8 +180,7 @@ def _measure_alone(case: PreparedCase) -> Result:
     numeric = case.check()
     found = step.metrics() if step.metrics else {}
     metrics = {name: float(value) for name, value in found.items() if math.isfinite(value)}
-    # Without a queue, launching operators is a part of a short step's time, which their number shows. A compiled step
-    # hides them, and ranks would have to run it together.
+    # Without a queue, launching operators takes part of a short step. A compiled one hides them; ranks would join in.
     countable = case.uses_torch and not device.queues and job.case.compile == "off" and job.case.workers == 1
     metrics |= {"operators": float(count_operators(step.run))} if countable and 0 < step_s <= 0.05 else {}
     if was_paused(case.began, read_moment()):
@@ -200,7 +199,7 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions |= {} if module.startswith("torch.") else {name: importlib.metadata.version(name)}
     say(messages.Opened(describe_machine([device.info()]), versions))
-    receive()  # the order to prepare: until then, another process prepares
+    receive()  # the order to prepare, as another process may prepare now
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
     case.build(2)  # both sides of a comparison share the memory
@@ -232,8 +231,7 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
 
 
 def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
-    """How long to time the steps, and about how long one takes: enough for a figure, and at least 30% of the time of
-    preparing. Raise where that does not fit into the time left."""
+    """How long to time steps, at least 30% of preparing, and how long one takes. Raise where that does not fit."""
     job, settings, step_s = case.job, case.job.settings, 0.0
     left_s = math.inf if job.time_left_s is None else job.time_left_s
 
@@ -292,7 +290,7 @@ def watch(device: Device, step: Step, say: Say) -> None:
 
 
 def log_traceback() -> None:
-    with contextlib.suppress(OSError):  # a log that cannot be written must not hide what went wrong
+    with contextlib.suppress(OSError):  # a broken log must not hide what went wrong
         traceback.print_exc()
 
 
@@ -317,8 +315,7 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
 
 
 def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) -> None:
-    """On the CPU, limit this process to its share of the free memory, and to `most_bytes`, so that a case that is too
-    large ends as `oom`, and not the whole machine."""
+    """On the CPU, limit memory to a share of what is free, and to `most_bytes`, so that a large case ends as `oom`."""
     if device.kind != "cpu" or sys.platform == "win32":  # which has no such limit
         return
     import resource
@@ -355,8 +352,8 @@ def count_operators(run: Callable[[], object]) -> int:
 
 @contextmanager
 def watch_fallback(kind: str = "") -> Iterator[list[str]]:
-    """Collect the operators that torch reports, once per process, to run on the CPU instead of this kind of device. A
-    model can warn in the same words, so nothing is collected on the CPU, and only operators of torch are named."""
+    """Collect operators that torch reports, once per process, to run on the CPU instead of this kind of device. A model
+    can warn in the same words: only operators of torch are named."""
     found = list[str]()
     if kind == "cpu":
         yield found

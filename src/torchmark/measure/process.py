@@ -38,12 +38,11 @@ from torchmark.workloads.own.files import known_files, serve_knowing, split_name
 
 NEEDED = ("msgspec", "numpy", "psutil")
 GRACE_S, DRAIN_S = 2.0, 1.0  # to end after SIGTERM; for the last messages of an ended process
-LEAVING_S = 1.0  # to end by itself when it is done: its data loaders shut down
+LEAVING_S = 1.0  # to end by itself, as data loaders have to shut down
 DYING_S = 10.0  # until a process that closed its pipe has an exit code, on a busy machine
 LOOK_S = 1.0  # between two looks at the size of the log
 LAST_WORDS_BYTES, LAST_LINES = 4096, 12
-# Schedulers kill a job's processes one by one: after the worker, our turn comes. Then the case was interrupted, and has
-# not crashed.
+# Schedulers kill a job's processes one by one: if our turn follows the worker's, the case was only interrupted.
 OUR_TURN_S = 0.25
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
@@ -132,8 +131,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 raise failure from error
             raise
         self.pid, self._replies = self._child.pid, SimpleQueue[bytes | None]()
-        # The threads do not hold this object: if an interrupt drops it before it is closed, its pipe of orders closes,
-        # and the child, for which Python would wait on exit, ends.
+        # The threads do not hold this object: if an interrupt drops it, its pipe of orders closes, and the child ends.
         reader = threading.Thread(target=_read, args=(self._child.replies, self._replies), daemon=True)
         self._waiter = threading.Thread(target=_await_end, args=(self._child.wait, reader, self._replies), daemon=True)
         _open.add(self)
@@ -157,7 +155,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 case messages.Refused():
                     raise DeviceError(message.cause, message.fix, message.detail)
                 case messages.Measured(result):
-                    if messages.START in result.phases_s:  # the process itself has seen the least part of it
+                    if messages.START in result.phases_s:  # the process has seen little of it
                         result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s or 0.0})
                     if result.status != "ok":
                         raise ProcessFailed(self.name, result, self._last_words())
@@ -212,7 +210,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
             try:
                 os.killpg(self.pid, number)
             except (AttributeError, ProcessLookupError):
-                if self._waiter.is_alive():  # else its number may belong to another process by now
+                if self._waiter.is_alive():  # else its number may be another process's by now
                     os.kill(self.pid, number)
 
     def _next(self, since: float, deadline: float) -> messages.Message:
@@ -551,7 +549,7 @@ def _tie_to(starter: int, folder: str | None) -> None:
         remove()
         os._exit(1)
 
-    atexit.register(remove)  # a server whose run closes the pipe to it ends in order
+    atexit.register(remove)  # the run closes the pipe, and the server ends in order
     signal.signal(signal.SIGTERM, end)
     request_death_signal("SIGTERM")
     if os.getppid() != starter:

@@ -149,7 +149,7 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     for name in filter(re.compile("torch.distributed.elastic").match, list(logging.root.manager.loggerDict)):
-        logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose; each has its own level
+        logging.getLogger(name).setLevel(logging.ERROR)  # they warn of what is intended; each has its own level
     meeting, end = job.rendezvous, time.monotonic() + hub.patience_s
     while True:
         configuration = LaunchConfig(

@@ -1,10 +1,11 @@
-"""Replays published benchmarks: how each publication timed its work, faults included, and the process that does so."""
+"""Replays published benchmarks as each publication timed its work, faults included, in a process."""
 
 import os
 import subprocess
 import sys
 import time
 import traceback
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median_high
@@ -31,6 +32,7 @@ from torchmark.measure.training_script import STEP, Report, Stopwatch, Task, due
 from torchmark.meters import open_conditions
 from torchmark.meters.process import read_moment
 from torchmark.records import Case, Estimate, JobEstimate, Laps, Remark, Result, Trend, Value
+from torchmark.workloads.bert_encode import ID
 from torchmark.workloads.model import leaves_of
 
 FAULT_SHARE, PAIR_S = 0.25, 2.0  # at most for each fault: of the time left, and in seconds
@@ -201,8 +203,6 @@ class M1GpuForMl(Procedure):
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         import torch
 
-        from torchmark.workloads.bert_encode import ID
-
         if task.case.workload == "stable-diffusion":  # a pass of one step to warm up, then the loop
             # Decoding comes after the bar has ended.
             painting = task.workload.prepare(replace(task.params, decode=False), task.setting(place))
@@ -241,8 +241,6 @@ class SimpleAdd(Procedure):
         return max(FEWEST, due(ITERATIONS, task.scale))
 
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
-        import warnings
-
         import torch
 
         if task.params.variant != "as-run":
@@ -354,12 +352,11 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     elif device.queues:
         stages = paced(stages, watch.unfinished_s)
     job, made = extrapolate(stages), procedure.made(task)
-    if not procedure.endless:  # what the published figure includes in addition to the work
+    if not procedure.endless:  # the published figure includes more than the work
         metrics |= {OVERHEAD + name: seconds for name, seconds in overheads(stages).items()}
         metrics |= {MADE: float(made)} if made != task.steps else {}
-    estimate = estimate_of(procedure, task, stages, job)
     return {
-        "estimate": replace(estimate, contention=contention, flags=(PAUSED,) * paused),
+        "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention, flags=(PAUSED,) * paused),
         "cautions": (*[contended(disturbed)] * bool(disturbed), *[_PAUSE] * paused),
         "job": None if procedure.endless else job,
         "memory": memory,

@@ -1,4 +1,4 @@
-"""A session: measures the cases of a run round by round, each in fresh processes, and yields each result at once."""
+"""A session: measures the cases of a run in rounds of fresh processes, and yields each result at once."""
 
 import math
 import time
@@ -19,6 +19,7 @@ from torchmark.measure.cases import excess_memory, full_params, setting_of
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
+from torchmark.measure.timing import with_flag
 from torchmark.records import Case, Machine, Result, Rigor, Run, Work
 from torchmark.workloads import find_workload
 
@@ -32,7 +33,7 @@ LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 REFERENCE_PROCESSES = 3
-REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing beyond what was asked for
+REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing else
 EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only for comparing two kinds of work
 
@@ -154,7 +155,7 @@ class Session:
         process, self._under_way = len(self._results.get(case.text, [])), case
         yield Started(case, process)
         result = self._run(self._job(case, process), self._listen)
-        if process and result.status == "skipped":  # there was less time left than it took before: no failure
+        if process and result.status == "skipped":  # too little time left: no failure
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
             return
@@ -166,7 +167,7 @@ class Session:
         def count(case: Case) -> int:
             return len(self._results[case.text])
 
-        def gain(case: Case) -> float:  # by how much the interval becomes narrower for each second
+        def gain(case: Case) -> float:  # how much narrower the interval becomes in a second
             estimate = self._current[case.text].estimate
             if estimate is None or estimate.spread is None or estimate.freedom is None:
                 return 0.0
@@ -214,10 +215,9 @@ class Session:
     def _why_left_out(self, case: Case) -> str | None:
         """A suite leaves out what cannot fit or exceeds its share, every run what exceeds the budget."""
         plan = self._plan
-        if plan.guarded and self._machine:  # named by itself, the case is tried and ends as `oom`
-            nodes = plan.rendezvous.nodes if plan.rendezvous else 1
-            if needs := excess_memory(case, self._machine.devices, nodes):
-                return f"{needs}. Name the case to try it"
+        nodes = plan.rendezvous.nodes if plan.rendezvous else 1
+        if plan.guarded and self._machine and (needs := excess_memory(case, self._machine.devices, nodes)):
+            return f"{needs}. Name the case to try it"  # which then ends as `oom`
         room_s, needed_s = self._room_s(), (least_s(case, self._current.values()) or 0.0) * plan.processes
         if self._is_fixed or (room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s)):
             return None
@@ -252,8 +252,7 @@ class Session:
             settings = replace(settings, target=target, min_time_s=share_s / 2)
         preheat_s, deadline_s = min(preheat_s, settings.budget_s / 4), time.monotonic() + plan.timeout_s
         job = MeasureJob(case, settings, plan.seed, process, preheat_s, time_left_s, deadline_s)
-        is_whole = plan.rigor == "rigorous" and process == 0
-        return replace(job, whole=is_whole, data=plan.data, rendezvous=plan.rendezvous)
+        return replace(job, whole=plan.rigor == "rigorous" and process == 0, data=plan.data, rendezvous=plan.rendezvous)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way, results = None, self._results.setdefault(case.text, [])
@@ -270,7 +269,7 @@ class Session:
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
         if (estimate := combined.estimate) and self._machine and self._machine.on_battery:
-            return replace(combined, estimate=replace(estimate, flags=(*estimate.flags, "on-battery")))
+            return replace(combined, estimate=with_flag(estimate, "on-battery"))
         return combined
 
     def _conclude(self) -> Iterator[Event]:
@@ -332,8 +331,7 @@ def measure_spread(measure: Callable[[Case], Result] | None = None) -> float | N
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """The results of a stored run by case and process, without interrupted or skipped cases. Budget and times of phases
-    are sums over the processes, so the first gets them."""
+    """A run's results by case and process, but interrupted or skipped ones. The first gets sums: budget and phases."""
     return {
         result.case.text: [
             replace(result, processes=result.processes[:1]),
@@ -354,8 +352,7 @@ def cost_s(work: Work | None) -> float:
 
 
 def least_s(case: Case, known: Iterable[Result]) -> float | None:
-    """Whole seconds to prepare a case and run the fewest steps that give a figure, judged by results of the same
-    workload on this device, or else of others; None without any."""
+    """Seconds to prepare a case and run the fewest steps, judged by its workload, or others, on its device."""
     known = list(known)
     there = [(each, each.estimate) for each in known if each.estimate and each.case.device == case.device]
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there

@@ -1,4 +1,4 @@
-"""Times a step on a device with everything that goes with it: calibration, neighbours, power, turns and whole jobs."""
+"""Times a step on a device: calibration, neighbours, power, turns and whole jobs."""
 
 import gc
 import re
@@ -26,7 +26,7 @@ from torchmark.workloads.contract import Step
 
 PAUSED, LAUNCH_BOUND = "paused", "launch-bound"
 LONGEST_LAUNCH_S = 0.1  # in a longer step the host may wait for a full queue
-MOST_VOID = 100  # a machine whose clocks never agree is measured all the same
+MOST_VOID = 100  # then the clocks of this machine never agree
 SAMPLING_S, PAUSE_S = 3.0, 0.05  # of the power
 SETTLING_S = 1.0  # until power is that of the work: a reading may be the mean of a second
 WARM_S = 0.2  # before each turn: the other side's threads may still spin, and caches are cold
@@ -44,8 +44,8 @@ def time_step(
 ) -> Result:
     """Time any callable in this process: warm, synchronised, until the result is precise enough.
 
-    `items` says what one call is worth, so that the result has a rate. The step must neither synchronise nor time
-    itself, and must leave its work on `device`.
+    `items` is what one call is worth, for a rate. The step must neither synchronise nor time itself, and must leave its
+    work on `device`.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?", name):
         raise UsageError(f"'{name}' is no name that a case can have", "Use letters, digits, dots and dashes")
@@ -199,9 +199,9 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
     for stage in step.stages:
         time_block = device.timer(stage.run)
         once_s = time_block(1).total_s
-        if once_s > budget_s and stage.steps >= 50:  # the first time may have started what all the others use
+        if once_s > budget_s and stage.steps >= 50:  # the first may have started what the others use
             once_s = time_block(1).total_s
-        if once_s > budget_s:  # there is only time for one: right within a factor of two
+        if once_s > budget_s:  # time for one only: right within a factor of two
             stages.append(StageEstimate(stage.name, stage.steps, once_s, once_s / 2, once_s * 2))
         else:
             stages.append(stage_of(time_on(device, stage.run, brief), stage.name, stage.steps))
@@ -241,7 +241,7 @@ class Turns:
         if self._real:
             self._read = with_probe(open_conditions(family=device.family, device=device.name))
         self._spans, self._duration_s = list[tuple[Conditions, Conditions]](), 0.0
-        if step_s >= 0.1:  # one timing of so long a step decides how many make a sample
+        if step_s >= 0.1:  # one timing decides how many make a sample
             self.block_size = engine.block_size_for(step_s - costs.sync_s, costs.sync_s)
         else:
             self.block_size = engine.choose_block_size(self._time_block, costs.sync_s)
@@ -273,8 +273,7 @@ class Turns:
         rule = self._samples.rule(replace(self._settings, steps=self._samples.count))
         rule.look(self._samples.values)
         readings = joined(self._spans) if self._real else ()
-        estimate = self._samples.estimate(rule, first_step_s, self._duration_s, readings)
-        return self._time_block.completed(estimate)
+        return self._time_block.completed(self._samples.estimate(rule, first_step_s, self._duration_s, readings))
 
 
 def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, ...]:

@@ -16,6 +16,7 @@ from torchmark.errors import DoesNotFitError
 from torchmark.records import Case, Laps
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
+from torchmark.workloads.image_training import Normalized
 
 STEP, FEWEST_STEPS = "step", 5
 MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
@@ -55,7 +56,7 @@ class Stopwatch:
 
     def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
         self.stages, self._listen = dict[str, Laps](), listen
-        self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
+        self.unfinished_s = 0.0  # left to the device when the clock was stopped
         self._mark = self._spoken = time.perf_counter()
         self._deadline = self._mark + time_left_s
 
@@ -74,7 +75,7 @@ class Stopwatch:
             yield number
             self._note(laps)
             done = len(laps)
-            if done <= 2:  # a first step may take twice as long as those that follow
+            if done <= 2:  # a first step may take twice as long as others
                 self._check_time((due - done) * (laps[-1] / 2.0 if done == 1 else laps[-1]))
             elif self._mark > self._deadline + 5.0:  # a loop that seemed to fit may be a little late
                 self._check_time((due - done) * sum(laps) / done)
@@ -146,8 +147,6 @@ def train(rank: int, task: Task, time_left_s: float) -> None:
 def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
-
-    from torchmark.workloads.image_training import Normalized
 
     workload, params, ranks = task.workload, task.params, task.case.workers
     images = workload.images(params, Setting("train", seed=task.seed, data=task.data))

@@ -1,6 +1,5 @@
-"""Compares one case live in two environments, in pairs of fresh processes that take turns in random order.
-
-So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand."""
+"""Compares one case live in two environments, in pairs of fresh processes that take turns in random order, so that a
+disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand."""
 
 import math
 import random
@@ -49,8 +48,7 @@ class ComparisonOptions(Options, frozen=True):
 
     @property
     def command(self) -> str:
-        cases = " ".join(dict.fromkeys((self.a.case.text, self.b.case.text)))
-        return f"torchmark ab {cases} --seed {self.seed}"
+        return f"torchmark ab {' '.join(dict.fromkeys((self.a.case.text, self.b.case.text)))} --seed {self.seed}"
 
 
 class PairMeasured(Announcement, frozen=True):
@@ -150,8 +148,7 @@ class Comparison(Study):
         side, opened, results = self._both[name], self._opened.get(name), [*self._results[name]]
         failure = self._failure if self._failure and self._failure.name == name else None
         results += [failure.result] if failure else []
-        unmeasured = Result(side.case, "interrupted", reason="it was not measured")
-        result = summed_up(results or [unmeasured], strict=True)
+        result = summed_up(results or [Result(side.case, "interrupted", reason="it was not measured")], strict=True)
         bare = [replace(each, samples_s=()) if each else None for each in (result.estimate, *result.processes)]
         # The rigor is what `torchmark run` would call so many fresh processes.
         rigor = "rigorous" if len(results) >= PROCESSES["rigorous"] else "default"

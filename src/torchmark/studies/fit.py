@@ -1,5 +1,4 @@
 """Finds the largest batch that fits: each size runs in a fresh process that is refused more memory than the limit.
-
 Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried."""
 
 import time
@@ -149,7 +148,7 @@ def size_range(case: Case, parameter: str) -> tuple[int, int]:
         raise UnknownName(f"parameter of {case.workload}", parameter, params.__struct_fields__)
     if (found := range_of(case, parameter)) is None:
         raise UsageError(f"{parameter} of {case.workload} is no number of things", "Name one such as batch with --vary")
-    lowest, highest = max(found[0], 1), found[1]  # of the user's own, 0 stands for as many as its example has
+    lowest, highest = max(found[0], 1), found[1]  # 0 of a user's own: as many as its example has
     allowed, middle = max(lowest, int(getattr(params, parameter))), highest
     while middle != allowed:  # a model may have no more than so many positions
         try:

@@ -13,10 +13,11 @@ from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.process import measure_case, without_figure
 from torchmark.measure.session import PREHEAT_S, Finished, Options, Revised, Started
+from torchmark.measure.timing import with_flag
 from torchmark.records import Case, DeviceInfo, Limiting, Machine, Result, Value
 from torchmark.studies.study import Event, Study, summed_up
 
-PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products: a small one shows a dtype without a fast path
+PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products; small ones show a dtype without a fast path
 GAIN, LONGEST_S = 1.02, 1.0  # that doubling must bring, and that a product may take
 SKINNY_ROWS = 64
 CACHES = 4  # how many times as large as the last cache an array is
@@ -28,7 +29,7 @@ DOUBLED = (1.7, 2.35)  # what twice the work may take, in times
 TRIES = 3  # a busy machine can spoil a comparison of times; a wrong clock does so every time
 SETTINGS = replace(DEFAULTS, target=0.02, budget_s=0.6, min_time_s=0.3, min_samples=16)
 TIMEOUT_S = 60.0  # for one process
-ENDING_S, RANKS_S = 2.0, 10.0  # with less time left no process, and no ranks, are started
+ENDING_S, RANKS_S = 2.0, 10.0  # with less time left, no process or ranks are started
 
 Found = Generator[Event, None, Result]
 
@@ -104,8 +105,7 @@ class Limits(Study):
                 yield from self._multiply(device, probe)
             for case in plan["links"] + plan["exchanges"]:
                 yield from self._measure(case)
-        # Disturbed cases first: without them there is no ceiling. Then more fresh processes of the best cases: they
-        # differ, and the machine can do what the best of them does.
+        # First the disturbed cases, which are no ceiling. Then more processes of the best cases: the best one counts.
         for results in list(self._results.values()):
             for _ in range(TRIES - len(results)):
                 if self._is_disturbed(results):
@@ -159,8 +159,7 @@ class Limits(Study):
                 return
         if double.estimate:
             self._doubted.add(case.text)
-            implausible = replace(double.estimate, flags=(*double.estimate.flags, "implausible"))
-            doubted = replace(double, estimate=implausible)
+            doubted = replace(double, estimate=with_flag(double.estimate, "implausible"))
             yield Revised(replace(doubted, cautions=cautions_of(doubted)))
 
     def _is_disturbed(self, results: Sequence[Result]) -> bool:

@@ -139,7 +139,7 @@ class Replication(Study):
         if needs := excess_memory(task.case, self.machine.devices):
             return f"{needs}, and was not tried"
         left_s = self._end - time.monotonic()
-        known = [  # the same work in other sizes predicts how long it would take
+        known = [  # predicted by the same work in other sizes
             (other.case.mode == task.case.mode, self._procedures[other.publication].step_cost_s(other), result)
             for other in self.tasks
             if other.case.workload == task.case.workload and other.case.device == task.case.device
@@ -236,8 +236,7 @@ class _View:
             return Own(case.text, case.device, result.status, reason=result.explanation)
 
         def in_unit(step_s: float) -> float:
-            values = {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}
-            return values.get(figure.unit, step_s)
+            return {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}.get(figure.unit, step_s)
 
         step_s, bias, job = result.estimate.center_s, find_bias(result, right) if right else None, result.job
         own = Own(case.text, case.device, result.status, in_unit(step_s))

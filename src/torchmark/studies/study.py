@@ -1,4 +1,4 @@
-"""The protocol of all studies: a question that takes many measurements, answered in events that are stored at once."""
+"""The protocol of all studies: many measurements that answer a question, in events that are stored at once."""
 
 import time
 from abc import ABC, abstractmethod

@@ -1,5 +1,4 @@
 """Finds the fastest settings for a case: a search by halving, in rounds that all candidates share.
-
 Number formats with layouts come first, then compiling the best of them, then every other setting against the leader.
 The winner, also without the settings that gained little, is then confirmed against the default in fresh processes."""
 
@@ -42,7 +41,7 @@ NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
 HELPS = 0.02  # as a logarithm: changes that seem to bring more, and more than noise, are combined
 TOO_SLOW, SURELY_TOO_SLOW = 3.0, 9.0  # times the best: dropped at its first warm step; no disturbance is so large
 QUICK_STEP_S = 0.2  # a shorter step says little, and its turns cost little
-LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
+LEAST_PATIENCE_S = 2.0  # for the first two steps
 MOST_TURNS = 60
 LEAST_ANSWER_S = 1.0  # to wait for an answer at the end of the budget
 
@@ -203,7 +202,7 @@ class Tune(Study):
     def _enter(self, case: Case) -> Generator[Event, None, str]:
         """Add a case unless its number format is useless here or time is up; return its text, or ""."""
         isa = self._instructions if "isa" not in (*case.options, *self.options.keep) else None
-        if isa and case.dtype != self._default.dtype:  # a shorter number format needs this machine's limit of them
+        if isa and case.dtype != self._default.dtype:  # shorter number formats need this machine's limit
             case = changed(case, "isa", isa)
         if case.text in self._pool.alive:
             return case.text
@@ -286,7 +285,7 @@ class CandidatePool:
     def __init__(self, options: Options, hear: Callable[[Case, messages.Message], None]) -> None:
         self._options, self._hear, self._random = options, hear, random.Random(options.seed)
         self.compile_cache: str | None = None
-        self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
+        self.deadline = math.inf  # of the monotonic clock, for any answer
         self.alive: dict[str, Candidate] = {}
         self._patience_s: float | None = None  # with work of these sizes
         self._params: dict[str, Value] = {}
@@ -300,8 +299,7 @@ class CandidatePool:
             self.alive.popitem()[1].process.close()
 
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
-        """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
-        unless it is `spared`; one that takes too long, when the time is up."""
+        """Prepare a case in a new process; return whether it takes part, which much too slow ones only do if `spared`."""
         self.cases[case.text], began, name = case, time.monotonic(), case.text
         left_s, timeout_s = max(min(self.deadline, until) - began, LEAST_ANSWER_S), self._options.timeout_s
         process = Process(case, name=name, timeout_s=min(timeout_s, left_s), listen=partial(self._hear, case))
@@ -333,7 +331,7 @@ class CandidatePool:
             reason = f"dropped: its first two steps took more than {limit}"
             self._keep(case, replace(failure.result, status="skipped", reason=reason))
             return
-        if self._patience_s is None:  # the default itself sets the measure for all that follow
+        if self._patience_s is None:  # the default sets the measure
             self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
             self._params = case.params
         times = self._times_the_best(stepped) if stepped.step_s > QUICK_STEP_S and not spared else 0.0
