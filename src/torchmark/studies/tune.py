@@ -299,7 +299,7 @@ class CandidatePool:
             self.alive.popitem()[1].process.close()
 
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
-        """Prepare a case in a new process; return whether it takes part, which much too slow ones only do if `spared`."""
+        """Prepare a case in a new process; return whether it takes part: much too slow ones do only if `spared`."""
         self.cases[case.text], began, name = case, time.monotonic(), case.text
         left_s, timeout_s = max(min(self.deadline, until) - began, LEAST_ANSWER_S), self._options.timeout_s
         process = Process(case, name=name, timeout_s=min(timeout_s, left_s), listen=partial(self._hear, case))
