@@ -24,6 +24,7 @@ Record = TypeVar("Record", bound="Options")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of a command, or of a group that commands inherit; help shows the command's own first."""
 
@@ -33,13 +34,12 @@ class Options:
     @classmethod
     def parameters(cls) -> list[click.Parameter]:
         names = [name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())]
-        makers = {field.name: field.metadata["make"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
+        makers = {field.name: field.metadata["make"] for field in dataclasses.fields(cls)}
         return [each for name in dict.fromkeys(names) for each in makers[name](name)]
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass
-        return cls(**{field.name: field.metadata["read"](field.name, given) for field in fields})
+        return cls(**{field.name: field.metadata["read"](field.name, given) for field in dataclasses.fields(cls)})
 
 
 def option(help: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:  # noqa: A002

@@ -18,7 +18,7 @@ from torchmark.report import render
 from torchmark.report.text import clean
 from torchmark.report.units import size
 from torchmark.store import load_runs
-from torchmark.store.files import write_whole
+from torchmark.store.files import os_errors, write_whole
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
@@ -151,7 +151,7 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
     """Text goes to stdout unless a file is named: other programs read it."""
     subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
     out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
-    whole, verb = content.encode() if isinstance(content, str) else content, "read"
+    whole, fix = content.encode() if isinstance(content, str) else content, "Name another place with --out"
     if out == Path("-"):
         if isinstance(content, str):
             emit(content)
@@ -160,19 +160,16 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
         else:
             sys.stdout.buffer.write(content)
         return
-    try:
+    with os_errors("write", out, fix):
         if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
             from torchmark.report.html import is_own_page
 
-            with out.open("rb") as file:
+            with os_errors("read", out, fix), out.open("rb") as file:
                 beginning = file.read(4096)
             if beginning and not is_own_page(beginning) and PNG_MARK not in beginning[:100]:
                 raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")
-        verb = "write"
         if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced
             out.write_bytes(whole)
         else:
             write_whole(out, [whole])
-    except OSError as error:
-        raise StoreError(f"cannot {verb} {out}: {error.strerror}", "Name another place with --out") from error
     say(f"wrote {clean(str(out))} ({size(len(whole))})")

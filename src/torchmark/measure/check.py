@@ -18,6 +18,7 @@ from torchmark.case import DTYPES
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import WrongResultError
+from torchmark.measure.engine import Run
 from torchmark.measure.machine import first_line
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.process import try_each
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
 
 _CURE = "Do not trust this device with this dtype before you know why; `torchmark devices --audit` tries it by itself"
 
-# The unit roundoff of each dtype (half the gap between 1 and the next number), and by how many units rounding may move
-# an output (root mean square, relative to the reference). Short formats are summed in float32 and rounded once: 0.43
-# units for one product, 0.75 where a device rounds parts of the sum, too. At 1.5, a matrix that is 1% off (2.6 units of
-# bfloat16) still fails. Long formats round every partial sum: 6 units were seen for a thousand terms in the worst
-# order, and it grows with the root of their number.
+# The unit roundoff of each dtype, and by how many units rounding may move an output (root mean square). Short formats
+# are summed in float32 and rounded once: 0.43 units for a product, 0.75 where a device rounds parts of the sum, too; at
+# 1.5, a matrix that is 1% off (2.6 units of bfloat16) still fails. Long formats round every partial sum: 6 units were
+# seen for a thousand terms in the worst order, growing with the root of their number.
 _UNITS = {"float64": (2.0**-53, 64), "float32": (2.0**-24, 64), "float16": (2.0**-11, 1.5), "bfloat16": (2.0**-8, 1.5)}
 # For several roundings, the reference is computed again with every operator's results off by up to a unit, evenly
 # spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
@@ -147,8 +147,7 @@ class Proof(Struct, frozen=True):
 
 def audit_device(device: Device) -> Iterator[Proof]:
     yield from prove_times(device)
-    died = partial(_no_outputs, device.name)
-    yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, died)
+    yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, _no_outputs)
     steps = np.diff([device.clock() for _ in range(10_000)])
     resolution_s = min(steps[steps > 0], default=time.get_clock_info("perf_counter").resolution)
     backwards = int((steps < 0).sum())
@@ -283,7 +282,7 @@ def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
     return tensor, tensor.double().numpy()
 
 
-def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
+def check_device(device: Device, run: Run, dtype: str | None) -> None:
     """Raise where the device's times for this step are wrong, or its numbers in this dtype."""
     if not device.queues:
         return
@@ -297,7 +296,7 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
         raise WrongResultError(f"{device.name} computes wrong numbers: {proof.figure}", _FIX)
 
 
-def _share_left(device: Device, run: Callable[[], object]) -> float:
+def _share_left(device: Device, run: Run) -> float:
     """The share of a block's work for which a later read has to wait."""
     if device.needs_torch:
         import torch

@@ -25,6 +25,7 @@ FEWEST_SAMPLES = 3
 SLOW_STEP_S = 1.0  # from here on another process helps more than another step
 
 Clock = Callable[[], float]
+Run = Callable[[], object]
 TimeBlock = Callable[[int], Block | float]
 ReadConditions = Callable[[], Conditions]
 

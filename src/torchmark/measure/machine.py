@@ -192,7 +192,7 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Re
 
 
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
-    def died(dtype: str, cause: str) -> DtypeSupport:
+    def died(device: str, dtype: str, cause: str) -> DtypeSupport:
         return DtypeSupport(device, dtype, runs=False, reason=cause, crashed=True)
 
     return tuple(try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport, died))

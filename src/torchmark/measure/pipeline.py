@@ -30,7 +30,7 @@ from torchmark.errors import DoesNotFitError, TorchmarkError
 from torchmark.measure import messages, timing
 from torchmark.measure.cases import follow, full_params, setting_of
 from torchmark.measure.check import check_device, check_step
-from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
+from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Run, Settings, choose_block_size
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import START, Measured, MeasureJob, Message, Order, Phase, Say
 from torchmark.measure.outcomes import failure_of, is_operator
@@ -329,7 +329,7 @@ def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) ->
     resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
 
 
-def count_operators(run: Callable[[], object]) -> int:
+def count_operators(run: Run) -> int:
     """How many operators one step hands to torch; runs it once more."""
     from torch.utils._python_dispatch import TorchDispatchMode
 

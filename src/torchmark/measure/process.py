@@ -285,9 +285,9 @@ def measure_case(
 
 
 def try_each(
-    function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str], Any]
+    function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str, str], Any]
 ) -> Iterator[Any]:
-    """What the function yields for each dtype, or `died(dtype, cause)` where it killed its process."""
+    """What the function yields for each dtype, or `died(device, dtype, cause)` where it killed its process."""
     remaining = list(dtypes)
     while remaining:
         try:
@@ -297,7 +297,7 @@ def try_each(
                     yield process.next_record(kind)
                     remaining.pop(0)
         except ProcessFailed as failure:
-            yield died(remaining.pop(0), failure.result.reason or "")
+            yield died(device, remaining.pop(0), failure.result.reason or "")
 
 
 def without_figure(case: Case, status: Status, reason: str) -> Result:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -27,7 +27,7 @@ from torchmark.errors import CaseError, DeviceError, UnsupportedError
 from torchmark.measure import messages, pipeline
 from torchmark.measure.bootstrap import request_death_signal
 from torchmark.measure.cases import full_params
-from torchmark.measure.engine import DEFAULTS, measure_pair
+from torchmark.measure.engine import DEFAULTS, Run, measure_pair
 from torchmark.measure.outcomes import Failure, death_of, failure_of, memory_kills, type_name
 from torchmark.measure.process import end_group, end_with
 from torchmark.meters.process import allowed_cores, count_stops, forget_peak
@@ -199,7 +199,7 @@ class Rank(pipeline.PreparedCase):
         self.busy = self.ready = False  # doing something together; waiting for orders of rank 0
         self.device, self._torch, self._distributed = device, torch, torch.distributed
         self._own_timer, self._timers = device.timer, dict[int, BlockTimer]()
-        self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
+        self._runs: tuple[Run, ...] = (do_nothing,)
         self._order, self._token = torch.zeros(2, dtype=torch.int64), torch.zeros(1)
 
     def open_device(self) -> Device:
@@ -234,7 +234,7 @@ class Rank(pipeline.PreparedCase):
             self._order[0], self._order[1] = order, count
             self._distributed.broadcast(self._order, 0)
 
-    def _timer(self, run: Callable[[], object]) -> BlockTimer:
+    def _timer(self, run: Run) -> BlockTimer:
         if run not in self._runs:
             raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
         return partial(self._run_block, self._runs.index(run))

@@ -7,7 +7,7 @@ import time
 import traceback
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_high
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from torchmark.analyze.verdict import contended, contention_of, taken_by_others,
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import CaseError, DoesNotFitError
-from torchmark.measure.engine import DEFAULTS, measure_pair
+from torchmark.measure.engine import DEFAULTS, Run, measure_pair
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.pipeline import limit_memory, prepare_torch, read_memory
@@ -49,8 +49,6 @@ def foo():
     z = x + y
     return z
 """
-
-Run = Callable[[], object]
 
 
 class Played(Struct, frozen=True):
@@ -229,8 +227,7 @@ class SimpleAdd(Procedure):
             return ()
         found = "this torch's compiler does not fold the function; each call made its tensors anew."
         if as_run.metrics["folded"]:
-            found = "two calls of the compiled function gave the very same memory. The compiler had computed "
-            found += "its result once, so that an iteration only doubled that one tensor in place."
+            found = "two calls gave the very same memory. The result was computed once; an iteration only doubled it."
         if as_written is None or as_written.estimate is None:
             return (f"as-run: {found}",)
         ratio = as_written.estimate.center_s / as_run.estimate.center_s

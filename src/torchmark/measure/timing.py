@@ -18,7 +18,7 @@ from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import CaseError, UsageError
 from torchmark.measure import engine
-from torchmark.measure.engine import DEFAULTS, Progress, ReadConditions, Samples, Settings, TimeBlock, as_block
+from torchmark.measure.engine import DEFAULTS, Progress, ReadConditions, Run, Samples, Settings, TimeBlock, as_block
 from torchmark.meters import Meter, open_conditions, open_vitals, provenance, unavailable
 from torchmark.meters.process import Wait, read_moment, wait_reader
 from torchmark.records import STEP, Block, Case, Conditions, Estimate, JobEstimate, Moment, Result, StageEstimate, Work
@@ -58,7 +58,7 @@ def time_step(
 
 
 def time_on(
-    device: Device, step: Callable[[], object], settings: Settings, progress: Callable[[Progress], None] | None = None
+    device: Device, step: Run, settings: Settings, progress: Callable[[Progress], None] | None = None
 ) -> Estimate:
     """Calibrate, then sample without garbage collection and, where time is real, watch the neighbours."""
     costs, time_block = device.calibrate(), watch_timer(device, step)
@@ -130,7 +130,7 @@ class WatchedTimer:
         return with_flag(replace(estimate, void_count=self.void_count), PAUSED) if self.void_count else estimate
 
 
-def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
+def watch_timer(device: Device, step: Run) -> WatchedTimer:
     """The device's timer of a step; where time is real, with this thread's waits for a core."""
     return WatchedTimer(device.timer(step), wait_reader() if device.clock is time.perf_counter else None)
 
@@ -148,7 +148,7 @@ def with_probe(read: ReadConditions) -> ReadConditions:
 
 
 def complete_power(
-    estimate: Estimate, device: Device, run: Callable[[], object] | None = None, all_seen: bool = True
+    estimate: Estimate, device: Device, run: Run | None = None, all_seen: bool = True
 ) -> tuple[Estimate, dict[str, str]]:
     """The estimate with its power, and each meter's source. Without a counter, sample the power of `run`."""
     if device.clock is not time.perf_counter:
@@ -166,7 +166,7 @@ def complete_power(
     return replace(estimate, metered=metered), sources
 
 
-def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> list[float]:
+def sample_power(meter: Meter, device: Device, run: Run) -> list[float]:
     """Watts read by another thread while this one keeps the device at work."""
     watts: list[float] = []
     done, began, time_block = threading.Event(), time.monotonic(), device.timer(run)
@@ -232,7 +232,7 @@ def run_whole(
 class Turns:
     """One step's turns in this process; `most` of them share the room for samples."""
 
-    def __init__(self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int) -> None:
+    def __init__(self, device: Device, run: Run, step_s: float, settings: Settings, most: int) -> None:
         self._real, costs = device.clock is time.perf_counter, device.calibrate()
         self._time_block, self._clock, self._step_s, self._most = watch_timer(device, run), device.clock, step_s, most
         self._settings = replace(settings, call_cost_s=costs.call_s)

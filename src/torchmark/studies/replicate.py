@@ -190,12 +190,8 @@ class _View:
             rows.setdefault(figure.labels, []).append(figure)
         works = [_here(figures[0], CPU).text for figures in rows.values() if figures[0].case]
         by_machine = len(set(works)) < len(works)  # rows are machines with the same work
-
-        devices = [  # where any of its work can be replayed
-            device
-            for device in self._devices
-            if any(_runs_on(self._procedure, each, device) for each in table.figures) and not by_machine
-        ]
+        devices = [] if by_machine else self._devices  # where any of its work can be replayed
+        devices = [each for each in devices if any(_runs_on(self._procedure, figure, each) for figure in table.figures)]
         places = tuple(f"this {'CPU' if device == CPU else device}" for device in devices) or self._places
         columns = tuple(dict.fromkeys(figure.column for figure in table.figures))
         return Sheet(

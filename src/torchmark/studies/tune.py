@@ -327,8 +327,7 @@ class CandidatePool:
         except ProcessFailed as failure:
             if failure.result.status != "timeout" or patience_s is None:
                 raise
-            limit = f"{patience_s:.3g} s, {TOO_SLOW:g} times those of the default"
-            reason = f"dropped: its first two steps took more than {limit}"
+            reason = f"dropped: its first two steps took over {patience_s:.3g} s, {TOO_SLOW:g} times the default's"
             self._keep(case, replace(failure.result, status="skipped", reason=reason))
             return
         if self._patience_s is None:  # the default sets the measure
@@ -339,8 +338,7 @@ class CandidatePool:
             prepared = process.receive(messages.Prepared)  # from now on it rests
             times = self._times_the_best(stepped, again=True) if times > TOO_SLOW else times
         if times > TOO_SLOW:
-            speed = f"of {stepped.step_s:.3g} s, it was {1 / times:.2g}× as fast as the best"
-            reason = f"dropped: in its first warm step, {speed}"
+            reason = f"dropped: its first warm step of {stepped.step_s:.3g} s was {1 / times:.2g}× as fast as the best"
             self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
             return
         candidate = Candidate(case, process, prepared)
