@@ -289,7 +289,7 @@ def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int |
     there = free_bytes() if case.device == "cpu" else machine.devices[0].memory_bytes
     if limit_bytes and there and limit_bytes > there:
         cause = f"a limit of {limit_bytes / 2**30:,.1f} GiB is more than the {there / 2**30:,.1f} GiB of memory here"
-        raise UsageError(cause, "Choose a smaller limit: what fits into more can only be found where there is more")
+        raise UsageError(cause, "Choose a smaller limit, or a machine with more memory")
     return limit_bytes or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
 
 

@@ -105,8 +105,8 @@ class FitArguments(CaseOptions):
 def fit(options: FitArguments) -> int:
     """Find the largest batch that fits into memory, and the most efficient one.
 
-    Every size runs in a process of its own that is refused more memory than it may have: running out of it is an
-    answer, not an accident. Also printed: memory as fixed plus per item, and the rate at every size.
+    Every size runs in a process of its own that is refused more memory than it may have. Also printed: memory as fixed
+    plus per item, and the rate at every size.
 
     Examples:
       torchmark fit resnet50 --mode train              the largest batch that fits here

@@ -18,7 +18,6 @@ from torchmark.case import DTYPES
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import WrongResultError
-from torchmark.measure.engine import Run
 from torchmark.measure.machine import first_line
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.process import try_each
@@ -29,7 +28,7 @@ from torchmark.workloads.reference import rounding_at
 if TYPE_CHECKING:
     import torch
 
-_CURE = "Do not trust this device with this dtype before you know why; `torchmark devices --audit` tries it by itself"
+_CURE = "Do not trust this device with this dtype; `torchmark devices --audit` tests it"
 
 # The unit roundoff of each dtype, and by how many units rounding may move an output (root mean square). Short formats
 # are summed in float32 and rounded once: 0.43 units for a product, 0.75 where a device rounds parts of the sum, too; at
@@ -134,7 +133,7 @@ def _name(index: int, count: int, kind: str = "output") -> str:
 _STEP_S, _ROUNDS = 0.005, 9  # launching, synchronising and reading back are negligible
 _LEFT_OVER = 0.1  # work still under way after we synchronised
 _TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
-_FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
+_FIX = "Fix that before you use its times; `torchmark devices --audit` tests it"
 
 
 class Proof(Struct, frozen=True):
@@ -282,7 +281,7 @@ def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
     return tensor, tensor.double().numpy()
 
 
-def check_device(device: Device, run: Run, dtype: str | None) -> None:
+def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
     """Raise where the device's times for this step are wrong, or its numbers in this dtype."""
     if not device.queues:
         return
@@ -296,7 +295,7 @@ def check_device(device: Device, run: Run, dtype: str | None) -> None:
         raise WrongResultError(f"{device.name} computes wrong numbers: {proof.figure}", _FIX)
 
 
-def _share_left(device: Device, run: Run) -> float:
+def _share_left(device: Device, run: Callable[[], object]) -> float:
     """The share of a block's work for which a later read has to wait."""
     if device.needs_torch:
         import torch

@@ -85,8 +85,7 @@ def _os_name() -> str:
 def read_build(text: str) -> str:
     """The build that torch's version file names, such as `CUDA 12.6`."""
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
-        found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
-        if found:
+        if found := re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE):
             return shareable_build(f"{label} {found[1]}")
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"
 
@@ -125,7 +124,7 @@ class Inventory(Struct, frozen=True):
     meters: dict[str, dict[str, str]] = {}  # by device: the source of each reading, or why there is none
 
 
-def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
+def take_inventory(names: tuple[str, ...] | None) -> Inventory:
     import torch
 
     wanted = os.environ.get("OMP_NUM_THREADS", "")

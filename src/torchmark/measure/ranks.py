@@ -182,7 +182,7 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
 def _no_ranks(job: messages.MeasureJob, cause: str) -> str:
     if job.rendezvous is None:
         return f"the ranks could not be started: {cause}"
-    fix = "Give the same command on every node, and a port that is free on the host of the rendezvous"
+    fix = "Give the same command on every node, and a free port of the rendezvous host"
     return f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). {fix}"
 
 
@@ -322,7 +322,7 @@ def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> 
     if backend is None:
         raise UnsupportedError(f"ranks cannot share work on {device.kind}", "Leave --workers out")
     if not dist.is_backend_available(backend):
-        raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients", "")
+        raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients")
     dist.init_process_group(backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}")
     starting_s = time.monotonic() - started
     case = Rank(job, lambda message: worker.send_bytes(messages.encode(message)), device)
