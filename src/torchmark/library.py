@@ -129,7 +129,7 @@ def fit(
 
 @contextlib.contextmanager
 def _measuring(wait: bool) -> Iterator[None]:
-    """Hold the machine; hide the main module, which `multiprocessing` would run again in every process."""
+    """Hold the machine; hide the main module, which `multiprocessing` would run in every process."""
     main = sys.modules["__main__"]
     with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")

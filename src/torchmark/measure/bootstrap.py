@@ -55,7 +55,7 @@ def lend_package() -> None:
 
 
 def request_death_signal(name: str) -> None:
-    """On Linux, receive this signal when the parent dies: a watching thread may come too late in a busy process."""
+    """On Linux, receive this signal when the parent dies: a watching thread may be too late."""
     if sys.platform == "linux":
         import ctypes
 

@@ -150,7 +150,7 @@ def _combine(workload: Workload, axes: Axes, params: Axes, nodes: int, tiny: boo
 
 
 def check_device(name: str) -> None:
-    """Check the name only: whether such a device is here is asked where it is opened."""
+    """Check the name only; whether the device is here shows when it is opened."""
     kind, colon, index = name.partition(":")
     if kind not in KINDS and name != ACCELERATOR:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
@@ -261,6 +261,10 @@ def offered(case: Case) -> dict[str, tuple[str, ...]]:
     if case.mode == "train":
         known.pop("gradients", None)
     return {name: known[name] for name in CASE_OPTIONS if name in known}
+
+
+def tunable_dtypes(case: Case) -> tuple[str, ...]:
+    return tuple(each for each in ("float32", "bfloat16", "float16") if each in find_workload(case.workload).dtypes)
 
 
 def chosen_instructions() -> str | None:

@@ -246,7 +246,7 @@ def announced_amx(root: Path = ROOT) -> str | None:
 
 
 def lacks_amx() -> bool | None:
-    """Whether a bfloat16 product kills the process that tries it; None if the trial ended in another way."""
+    """Whether a bfloat16 product kills the process that tries it; None if it failed in another way."""
     (tried,) = try_dtypes("cpu", ("bfloat16",))
     if not tried.crashed:
         return False
@@ -267,7 +267,7 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
-    """The machine, from a worker, as this process has no torch. Later workers share the imports for these workloads."""
+    """The machine, from a worker: this process has no torch. Later workers share the imports of these workloads."""
     is_real = devices is None or any(not name.startswith("fake") for name in devices)
     modules = ["torch", *(each for name in workloads for each in find_workload(name).imports)] if is_real else []
     try:

@@ -373,7 +373,7 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
 
 
 def serve(orders_from: int, replies_to: int) -> None:
-    """Obey one order from one pipe and answer over the other; end when the first closes."""
+    """Obey an order from one pipe and answer over the other; end when the first closes."""
     lead_own_group()
     forbid_fallback()
     count_stops()

@@ -1,4 +1,4 @@
-"""A child process: start it, forked or anew, give it orders, receive its answers, and end it with all it started."""
+"""A child process: start it, forked or anew, give it orders, receive answers, end it with all it started."""
 
 import atexit
 import contextlib
@@ -506,8 +506,7 @@ def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Hold back the signals that end a run: a half-started worker would print a traceback. Handlers are exchanged
-    instead of blocking signals, as a new process or another thread would still get those."""
+    """Hold back signals by their handlers while a worker starts: blocked ones would reach it and other threads."""
     arrived: list[int] = []
     kept = ending_handlers() if threading.current_thread() is threading.main_thread() else {}
     set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))

@@ -285,8 +285,7 @@ class Session:
 
 
 class PeakJudge:
-    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good.
-    `results` are all of a run by the text of their case; the session changes them, too."""
+    """Adds the share of the machine's peak to the `results` of a run; measures a ceiling again that was exceeded."""
 
     def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result]) -> None:
         self._known, self._measure_again, self._results, self._again = known, measure_again, results, set[str]()

@@ -150,7 +150,7 @@ def with_probe(read: ReadConditions) -> ReadConditions:
 def complete_power(
     estimate: Estimate, device: Device, run: Run | None = None, all_seen: bool = True
 ) -> tuple[Estimate, dict[str, str]]:
-    """The estimate with its power, and each meter's source. Without a counter, sample the power of `run`."""
+    """The estimate with its power, and each meter's source; without a counter, power is sampled over `run`."""
     if device.clock is not time.perf_counter:
         return estimate, {}  # a made-up device has no meters of this machine's
     sources, metered = provenance(device.name), estimate.metered

@@ -159,7 +159,7 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
         torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
         network = torch.nn.parallel.DistributedDataParallel(network)
         sampler = DistributedSampler(training, ranks, rank)
-    # Loaders as they come: every epoch starts new loader processes.
+    # Every epoch starts new loader processes.
     workers = params.loader_workers
     loader = DataLoader(training, params.batch, shuffle=sampler is None, sampler=sampler, num_workers=workers)
     tests = DataLoader(testing, recipe.test_batch or params.batch, num_workers=workers)

@@ -1,4 +1,4 @@
-"""The limits of a machine: how fast its devices multiply, move bytes and take work at best, and if that adds up."""
+"""The limits of a machine: how fast its devices multiply, move bytes and take work, and if that adds up."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import product

@@ -22,14 +22,13 @@ from torchmark.analyze.pairing import TUNED_OPTIONS, USUAL, changed, differing, 
 from torchmark.case import parse_value
 from torchmark.errors import NothingMeasuredError, UnknownName
 from torchmark.measure import messages
-from torchmark.measure.cases import check_case, chosen_instructions, full_params, offered, split_values
+from torchmark.measure.cases import check_case, chosen_instructions, full_params, offered, split_values, tunable_dtypes
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.process import Process, ProcessFailed, temporary_folder
 from torchmark.measure.session import Options
 from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Rigor, Tuning, Value
 from torchmark.studies.ab import rounds_for, turn_seconds
 from torchmark.studies.study import Announcement, Completed, Event, Study, summed_up
-from torchmark.workloads import find_workload
 
 Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
 
@@ -414,9 +413,9 @@ def axes_of(case: Case, machine: Machine, keep: Sequence[str] = (), also: Mappin
 
 
 def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    options, on_cpu, dtypes = offered(case), case.device == "cpu", find_workload(case.workload).dtypes
+    options, on_cpu = offered(case), case.device == "cpu"
     if on_cpu or not case.device.startswith("fake"):
-        yield "dtype", tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
+        yield "dtype", tunable_dtypes(case)
         yield "compile", ("off", *(("on",) if on_cpu else ("on", "reduce-overhead", "max-autotune-no-cudagraphs")))
     if case.device.startswith("cuda") and case.dtype == "float32" and "matmul" in options and "dtype" not in keep:
         yield "matmul", ("high",)
