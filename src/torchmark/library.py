@@ -29,10 +29,10 @@ Params = Mapping[str, Value | Sequence[Value]]
 Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
-# Quick means five minutes by the clock: looking at the machine and the last teardown come on top.
+# Quick means five minutes by the clock: looking at the machine and teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
-TARGET = 0.03  # of ±, which runs of one machine hardly ever bring below that
+TARGET = 0.03  # of ±, which hardly ever gets below that
 
 
 def run(

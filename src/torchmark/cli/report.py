@@ -161,7 +161,7 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
             sys.stdout.buffer.write(content)
         return
     with os_errors("write", out, fix):
-        if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
+        if out.is_file() and not options.force:  # only a report or card may be replaced
             from torchmark.report.html import is_own_page
 
             with os_errors("read", out, fix), out.open("rb") as file:

@@ -28,7 +28,7 @@ from torchmark.studies.limits import plan_cases as plan_limits
 from torchmark.studies.replicate import ReplicateOptions, Replication, plan_tasks, published_tables
 from torchmark.studies.tune import NUMBERS, News, Tune, TuneOptions, axes_of, combinations, variations
 
-DEVICE_BUDGET_S = 50.0  # for the limits of a device; loading torch comes on top
+DEVICE_BUDGET_S = 50.0  # for a device; loading torch comes on top
 _COUNT = click.IntRange(1, 1 << 40)
 
 

@@ -42,7 +42,7 @@ _LEAST_UNIT = 2.0**-30  # less would vanish in the rounding of the reference
 _UNKNOWN = 8.0  # where that is impossible
 # An output of one number may by chance hardly move in one draw, but rarely in four. Large models get fewer.
 _DRAWS, _DRAWING_S = 4, 1.0
-# What products of float32 may be made of, by torch's setting.
+# What float32 products may be made of, by torch's setting.
 _ALLOWED_IN_FLOAT32 = {"highest": "float32", "high": "float16", "medium": "bfloat16"}
 _WORST_ELEMENT = 4.0  # the largest of millions of errors, relative to their root mean square
 

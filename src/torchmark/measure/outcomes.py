@@ -65,7 +65,7 @@ def failure_of(error: BaseException, phase: str) -> Failure:
     meaning = {"oom": "out of memory: ", "unsupported": f"{_missing(str(error))}: "}.get(status, "")
     place, named_place, own_name = place_of(error), place_of(error, named=True), type(error).__name__
     reason = f"{meaning}{name} during {phase}{f' ({named_place})' if named_place else ''}"
-    # The first line of the message, after what the reason lacks: type and line of the file.
+    # What the reason lacks: line of the file, type, and the first line of the message.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])  # the cause may come after a colon
     parts = (place if place != named_place else "", own_name if own_name != type_name(error) else "", message)

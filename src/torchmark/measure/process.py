@@ -56,7 +56,7 @@ LONGEST_FOLDER = 75  # of 107 bytes of a socket's path on Linux, multiprocessing
 SERVER_S = 60.0  # for the fork server to import torch; not part of a worker's own time
 # Nothing is downloaded, unless a user whose own file does so sets these to 0; libraries read them on import.
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a `random.py` in the current folder is not meant for torch
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # torch must not find a `random.py` in the current folder
 # Removes a folder when its parent ends; repeatedly, as the parent's workers may end a moment later.
 _REMOVE = """
 import shutil, sys, time

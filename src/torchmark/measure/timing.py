@@ -26,9 +26,9 @@ from torchmark.workloads.contract import Step
 
 PAUSED, LAUNCH_BOUND = "paused", "launch-bound"
 LONGEST_LAUNCH_S = 0.1  # in a longer step the host may wait for a full queue
-MOST_VOID = 100  # then the clocks of this machine never agree
+MOST_VOID = 100  # after that the block counts: its clocks never agree
 SAMPLING_S, PAUSE_S = 3.0, 0.05  # of the power
-SETTLING_S = 1.0  # until power is that of the work: a reading may be the mean of a second
+SETTLING_S = 1.0  # until readings are those of the work: one may be the mean of a second
 WARM_S = 0.2  # before each turn: the other side's threads may still spin, and caches are cold
 
 
