@@ -58,17 +58,17 @@ class LazyGroup(click.Group):
         super().__init__(*arguments, help=about, epilog=examples, **options)
         self.table = table
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, _: click.Context) -> list[str]:
         return [*self.table]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in self.table:
             raise UnknownName("command", cmd_name, self.table)
         module, _, name = self.table[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(f"{__name__}.{module}".rstrip(".")), name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 

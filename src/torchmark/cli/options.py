@@ -42,7 +42,7 @@ class Options:
         return cls(**{field.name: field.metadata["read"](field.name, given) for field in dataclasses.fields(cls)})
 
 
-def option(help: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:  # noqa: A002
+def option(about: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:
     """A field that is an option: without `flags`, --dry-run for `dry_run`. `read` converts what was typed."""
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
@@ -52,7 +52,7 @@ def option(help: str, *flags: str, default: Any = None, read: Any = None, **sett
         settings["callback"] = lambda _context, _parameter, given: read(given)
 
     def make(name: str) -> list[click.Parameter]:
-        return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=help, **settings)]
+        return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=about, **settings)]
 
     return _field(default, make)
 
@@ -60,8 +60,8 @@ def option(help: str, *flags: str, default: Any = None, read: Any = None, **sett
 flag = partial(option, default=False, is_flag=True)
 
 
-def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
-    return option(help, *flags, default=(), multiple=True, metavar=metavar, **settings)
+def several(about: str, metavar: str | None, *flags: str, **settings: Any) -> Any:
+    return option(about, *flags, default=(), multiple=True, metavar=metavar, **settings)
 
 
 def argument(**settings: Any) -> Any:
@@ -170,7 +170,7 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
 # Groups of options that several commands share.
 
 
-def label_field(help: str, default: str | None = None) -> Any:  # noqa: A002
+def label_field(about: str, default: str | None = None) -> Any:
     """--label, which refuses a name that could not be found again."""
 
     def read(label: str | None) -> str | None:
@@ -178,7 +178,7 @@ def label_field(help: str, default: str | None = None) -> Any:  # noqa: A002
             check_label(label)
         return label
 
-    return option(help, default=default, read=read)
+    return option(about, default=default, read=read)
 
 
 class FormatOptions(Options):

@@ -122,7 +122,7 @@ class Fit(Study):
             return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
         return result
 
-    def conclusion(self, side: str = "") -> Fitting:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Fitting:
         options, probes = self.options, sorted(self.probes.values(), key=lambda probe: probe.size)
         fits, _ = search.bracket(probes, *self._range)
         largest = fits if fits >= self._range[0] else None

@@ -74,7 +74,7 @@ class Limits(Study):
         """The interrupted case, unless an earlier process has measured it."""
         return () if self.under_way and self._results.get(self.under_way.text) else super().unfinished()
 
-    def conclusion(self, side: str = "") -> Limiting:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Limiting:
         """Limits are kept unless the search was interrupted or does not add up; disturbed ones never are."""
         results = tuple(self._reported.values())
         sound, missing = split_disturbed(results)

@@ -59,7 +59,7 @@ class Study(ABC):
     def left_s(self) -> float:
         return self.began + self.options.budget_s - time.monotonic()
 
-    def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:  # noqa: ARG002
+    def place(self, _side: str) -> tuple[Machine, tuple[str, ...]]:
         """The machine and planned cases of a side; with several sides, after its first result."""
         return self.machine, self.planned
 
@@ -72,7 +72,7 @@ class Study(ABC):
         reason = "the run was stopped while it was being measured"
         return (Revised(without_figure(self.under_way, "interrupted", reason)),) if self.under_way else ()
 
-    def conclusion(self, side: str = "") -> Conclusion | None:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Conclusion | None:
         """What is known by now; None where that is nothing."""
         return None
 

@@ -101,7 +101,7 @@ class Tune(Study):
         rigor: Rigor = "default" if len(good) > 1 else "quick"
         return replace(summed_up(good or several[-1:], self._ceilings), rigor=rigor)
 
-    def conclusion(self, side: str = "") -> Tuning | None:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Tuning | None:
         return self.outcome() if self._default.text in self._pool.results else None
 
     def results(self) -> dict[str, Result]:
