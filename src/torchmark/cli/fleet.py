@@ -214,7 +214,7 @@ def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
     changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     if given - {*changes, "resume", "sbatch", "no_probe", "trusted", "detach", "dry_run", "format"}:
         left = "--time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
-        raise UsageError("--resume continues a fleet with its own options", f"Leave everything out but {left}")
+        raise UsageError("--resume continues a fleet, whose options cannot be changed", f"Leave everything out but {left}")
     fleet = folder.load()
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
     opened = OpenFleet(folder, replace(fleet, terms=terms))
