@@ -213,7 +213,7 @@ def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
     given = {name for name in context.params if context.get_parameter_source(name) == source}
     changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     if given - {*changes, "resume", "sbatch", "no_probe", "trusted", "detach", "dry_run", "format"}:
-        fix = "Leave everything out but --time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
+        fix = "Leave all out but --time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
         raise UsageError("--resume continues a fleet, whose options cannot be changed", fix)
     fleet = folder.load()
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
