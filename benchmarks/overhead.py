@@ -16,7 +16,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.cases import expand
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.process import measure_case
@@ -49,7 +49,7 @@ def null_step() -> bool:
 def worker_start() -> bool:
     """From asking for a worker to its first word, once the server is up."""
     starts = []
-    job = MeasureJob(expand(Sweep(["mlp"], tiny=True))[0], replace(DEFAULTS, steps=3))
+    job = MeasureJob(expand(["mlp"], tiny=True)[0], replace(DEFAULTS, steps=3))
     for _ in range(8):
         asked = time.monotonic()
         heard: list[float] = []
@@ -61,7 +61,7 @@ def worker_start() -> bool:
 
 def parent_share() -> bool:
     """CPU of this process while a worker measures, against the worker's."""
-    case = expand(Sweep(["mlp"]))[0]
+    case = expand(["mlp"])[0]
     before, began = getrusage(RUSAGE_SELF), time.monotonic()
     result = measure_case(MeasureJob(case, replace(DEFAULTS, budget_s=6.0, target=1e-6)), 60.0)
     after, seconds = getrusage(RUSAGE_SELF), time.monotonic() - began

@@ -47,7 +47,7 @@ from msgspec.structs import replace
 from torch.utils.benchmark import Timer
 import torch
 from torchmark.devices import open_device
-from torchmark.measure.cases import Sweep, expand, full_params
+from torchmark.measure.cases import expand, full_params
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.timing import time_on
 from torchmark.workloads import find_workload
@@ -55,7 +55,7 @@ from torchmark.workloads.contract import Setting
 
 text, seconds, threads = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(threads)
-case = expand(Sweep([text]))[0]
+case = expand([text])[0]
 run = find_workload(case.workload).prepare(full_params(case), Setting(mode=case.mode)).run
 device = open_device("cpu")
 began = time.perf_counter()

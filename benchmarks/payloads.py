@@ -39,9 +39,11 @@ from torchmark.cli.fleet import OpenFleet, follow
 from torchmark.errors import EXIT_BUG
 from torchmark.fleet.folder import FleetFolder
 from torchmark.measure.messages import Phase
+from torchmark.measure.session import Finished, Started
 from torchmark.records import parse_case
 from torchmark.report import FORMATS
 from torchmark.store import load, machine_lock
+from torchmark.studies.study import Announcement
 
 CASE, QUICK = "null/infer@fake/float32", ("--budget", "1s", "--rigor", "quick")
 FAKE = {"TORCHMARK_FAKE": "stream=iid2,step=0.001"}
@@ -213,11 +215,11 @@ class Places:
         def act() -> None:
             line, case = ProgressLine([self._text]), parse_case("mlp/infer@cpu/float32")
             line.note(self._text)
-            line.mark(f"best so far: {self._text}")
-            line.started(case)
+            line.seen(lambda _: f"best so far: {self._text}", Announcement())
+            line.seen(str, Started(case, 0))
             line.heard(Phase(self._text))
             for result in load(self._file).results:
-                line.finished(result)
+                line.seen(str, Finished(result, 0))
             line.scroll(self._text)
             line.clear()
 

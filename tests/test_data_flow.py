@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import torchmark
-from torchmark.measure.cases import Sweep, expand
+from torchmark.measure.cases import expand
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import Measured, MeasureJob
 from torchmark.measure.pipeline import measure
@@ -72,7 +72,7 @@ def test_the_way_of_the_data_is_the_documented_one(tmp_path: Path, monkeypatch: 
         with pytest.raises(StopHere):
             run.main(arguments[1:], standalone_mode=False)
 
-    (case,) = expand(Sweep(["mlp"], {"device": ["cpu"]}, tiny=True))
+    (case,) = expand(["mlp"], {"device": ["cpu"]}, tiny=True)
     job = MeasureJob(case, replace(DEFAULTS, budget_s=0.3))
     used = [*modules_with_data(parent), *modules_with_data(lambda: measure(job, lambda _: None))]
     between = sorted({name for name in used if not name.startswith(("cli", "store", "report"))} - {"case", "records"})

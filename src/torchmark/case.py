@@ -1,7 +1,5 @@
 """A case: a workload with all its settings, its text form, and the table of axes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -29,9 +27,7 @@ _HOW, _COPIES = get_args(Transfer), {"per-step": "per-step", "pinned": "pinned"}
 _MOST = 4096
 
 
-class Axis(Struct, frozen=True):
-    """One setting in which cases can differ."""
-
+class Axis(Struct, frozen=True):  # a setting in which cases can differ
     name: str  # of a field of Case, or of one of its options
     default: str | int | None = None  # left out of a case's text
     values: tuple[str, ...] = ()  # empty where the workload or the device decides

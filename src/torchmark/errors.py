@@ -1,7 +1,5 @@
 """One tree of errors; every message names a cause and a fix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -43,7 +41,7 @@ class UnknownName(UsageError):  # noqa: N818 -- reads as what it is where it is 
     """The nearest valid name is the fix."""
 
     def __init__(self, kind: str, given: str, valid: Iterable[str]) -> None:
-        import difflib  # costs start-up time that only a mistake should pay
+        import difflib  # slow to import
 
         choices = sorted(set(valid))
         near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)

@@ -1,7 +1,5 @@
 """`run`, `tune` and `fit` for scripts and notebooks: what the commands do; they return the stored run."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import warnings
@@ -18,7 +16,7 @@ from torchmark import store
 from torchmark.analyze.efficiency import NONE, Ceilings, ceilings_of, merge, split_disturbed
 from torchmark.devices import ACCELERATOR
 from torchmark.errors import StoreError, UsageError
-from torchmark.measure.cases import Part, Sweep, check_device, expand, expand_suite, place
+from torchmark.measure.cases import Axes, Part, check_device, expand, expand_suite, place
 from torchmark.measure.machine import keep_awake, look_around
 from torchmark.measure.session import Finished, Plan, Revised, Session, SpreadFound, Started
 from torchmark.records import Case, Machine, Result, Rigor, Run, RunHeader, Value
@@ -28,14 +26,13 @@ from torchmark.studies.study import Completed, Event, Study, check_single
 from torchmark.studies.tune import Tune, TuneOptions
 
 Params = Mapping[str, Value | Sequence[Value]]
-Axes = Mapping[str, Sequence[str]]  # values as typed, by the name of an axis or a parameter
 Look = Callable[[Sequence[str] | None, Iterable[Case]], Machine]
 WriterOf = Callable[[str], store.RunWriter]  # of the run of a side
 
-# Quick means five minutes by the clock: looking at the machine and the last teardown come on top.
+# Quick means five minutes by the clock: looking at the machine and teardown come on top.
 SUITE_BUDGETS = {"quick": 275.0, "standard": 1800.0, "full": 6 * 3600.0}
 CASE_BUDGETS: dict[Rigor, float] = {"quick": 5.0, "default": 15.0, "rigorous": 60.0}
-TARGET = 0.03  # of ±, which runs of one machine hardly ever bring below that
+TARGET = 0.03  # of ±, which hardly ever gets below that
 
 
 def run(
@@ -67,10 +64,9 @@ def run(
     with _measuring(wait):
         machine = _look(named or None, place(parts, named or ["cpu"]))
         cases = place(parts, [info.name for info in machine.devices])
-        guarded = not workloads and not tiny
-        plan = Plan(cases, rigor, budget_s or 0.0, timeout_s, target, steps, None, seed, data, guarded)
-        plan = with_budget(plan, None if workloads else "quick")
-        return _execute(Measurement(plan, machine), label, out)
+        plan = Plan(cases, rigor, target, steps, budget_s=budget_s or 0.0, timeout_s=timeout_s, seed=seed, data=data)
+        plan = replace(plan, guarded=not workloads and not tiny)
+        return _execute(Measurement(with_budget(plan, None if workloads else "quick"), machine), label, out)
 
 
 def tune(
@@ -95,10 +91,9 @@ def tune(
     `keep` names settings that must not change, `also` adds values to try. The rest is as for `run`.
     """
     added = {name: tuple(map(str, values)) for name, values in (also or {}).items()}
-    limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
         machine, case = locate(partial(_look, stacklevel=4), workload, *_typed(device, mode, dtype, params))
-        options = TuneOptions(case, (*keep,), added, **limits)
+        options = TuneOptions(case, (*keep,), added, budget_s=budget_s, timeout_s=timeout_s, seed=seed, data=data)
         return _execute(Tune(options, machine, stored_ceilings(machine)), label, out)
 
 
@@ -125,16 +120,16 @@ def fit(
 
     `limit_bytes` is the memory it may use, by default all that is free. The rest is as for `run`.
     """
-    limits: dict[str, Any] = {"budget_s": budget_s, "timeout_s": timeout_s, "seed": seed, "data": data}
     with _measuring(wait):
         machine, case = locate(partial(_look, stacklevel=4), workload, *_typed(device, mode, dtype, params))
-        options = FitOptions(case, vary, usable_bytes(case, machine, limit_bytes), step, most, **limits)
+        bounds = usable_bytes(case, machine, limit_bytes), step, most
+        options = FitOptions(case, vary, *bounds, budget_s=budget_s, timeout_s=timeout_s, seed=seed, data=data)
         return _execute(Fit(options, machine, stored_ceilings(machine)), label, out)
 
 
 @contextlib.contextmanager
 def _measuring(wait: bool) -> Iterator[None]:
-    """Hold the machine, and hide the main module, which `multiprocessing` would run again in every process."""
+    """Hold the machine; hide the main module, which `multiprocessing` would run in every process."""
     main = sys.modules["__main__"]
     with store.machine_lock(wait), keep_awake():
         sys.modules["__main__"] = ModuleType("__main__")
@@ -158,7 +153,7 @@ def _execute(study: Study, label: str | None, out: str | Path | None) -> Run:
 
 
 def _typed(device: str | None, mode: str | None, dtype: str | None, params: Params | None) -> tuple[Axes, Axes]:
-    """The axes and the parameters as a user of the command would type them."""
+    """Axes and parameters as typed on the command line."""
 
     def texts(values: Mapping[str, Any]) -> Axes:
         return {
@@ -181,18 +176,17 @@ def _look(devices: Sequence[str] | None, cases: Iterable[Case], stacklevel: int 
 def choose(
     workloads: Sequence[str], suite: str, axes: Axes, params: Axes, nodes: int = 1, tiny: bool = False
 ) -> tuple[tuple[Part, ...], Sequence[str]]:
-    """The cases of workloads, or else of a suite, and the named devices; no devices means all that are here."""
+    """The cases of workloads, or else of a suite, and the named devices; none means all that are here."""
     devices = read_devices(axes.get("device", ()))
     if not workloads:
         return expand_suite(suite, tiny), devices
-    cases = expand(Sweep(workloads, {**axes, "device": [ACCELERATOR]}, params, nodes, tiny))
+    cases = expand(workloads, {**axes, "device": [ACCELERATOR]}, params, nodes, tiny)
     if not devices and all("@" in name for name in workloads):
         devices = tuple(sorted({case.device for case in cases}))
     return (Part(cases),), devices
 
 
 def read_devices(texts: Iterable[str]) -> tuple[str, ...]:
-    """The names in comma-separated texts; raise UsageError for what cannot be a device."""
     names = tuple(name for text in texts for name in text.split(",") if name)
     for name in names:
         check_device(name)
@@ -200,7 +194,7 @@ def read_devices(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def with_budget(plan: Plan, suite: str | None) -> Plan:
-    """The plan with the usual budget of its suite, or of named cases, unless it has one."""
+    """The plan; without a budget, with the usual one of its suite or cases."""
     if plan.sustain_s:
         usual_s = (plan.sustain_s + CASE_BUDGETS["default"]) * len(plan.cases)  # preparing comes on top
     elif plan.steps:
@@ -211,14 +205,13 @@ def with_budget(plan: Plan, suite: str | None) -> Plan:
 
 
 class Measurement(Study):
-    """A plan as `torchmark run` executes it; `done` are the results of the run that it continues."""
+    """What `torchmark run` does; `done` are the results of the run that it continues."""
 
     options: Plan
 
-    def __init__(self, plan: Plan, machine: Machine, done: Mapping[str, Sequence[Result]] | None = None) -> None:
+    def __init__(self, plan: Plan, machine: Machine, done: Mapping[str, Sequence[Result]] = {}) -> None:
         super().__init__(plan, machine, plan.cases)
-        self.rigor = plan.rigor
-        self._done = done
+        self.rigor, self._done = plan.rigor, done
         self._session: Session | None = None
 
     def events(self) -> Iterator[Event]:
@@ -240,7 +233,7 @@ def make_header(study: Study, label: str | None, side: str = "") -> RunHeader:
 
 
 def store_events(study: Study, writer_of: WriterOf, seen: Callable[[Event], object] = lambda _: None) -> None:
-    """Store every event in the run of its side, then call `seen`; store what is left after an interrupt."""
+    """Store every event, then call `seen`; after an interrupt, store what is left."""
     with contextlib.closing(cast("Generator[Event]", study.events())) as events:
         try:
             for event in events:
@@ -277,15 +270,15 @@ def conclude(study: Study, writer: store.RunWriter, side: str = "") -> None:
 
 
 def find_case(workload: str, axes: Axes, params: Axes) -> Case:
-    """The only case that this is, with one worker; on the CPU unless a device is named."""
-    cases = expand(Sweep([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params))
+    """The one case that this means; on the CPU unless a device is named."""
+    cases = expand([workload], {"device": ["cpu"], **axes, "workers": ["1"]}, params)
     if len(cases) != 1:
         raise UsageError(f"that is {len(cases)} cases", "Name one value of each parameter, and one device")
     return check_single(cases[0])
 
 
 def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine, Case]:
-    """The machine with the device that is named, or with all, and the only case on the first of them."""
+    """The machine with the named device, or all, and the one case on the first of them."""
     case = find_case(workload, axes, params)
     machine = look([case.device] if "device" in axes or "@" in workload else None, [case])
     return machine, find_case(workload, {**axes, "device": [machine.devices[0].name]}, params)
@@ -293,28 +286,27 @@ def locate(look: Look, workload: str, axes: Axes, params: Axes) -> tuple[Machine
 
 def usable_bytes(case: Case, machine: Machine, limit_bytes: int | None) -> int | None:
     """The memory that a case may use; None: all that is free on the host."""
-    on_host = case.device == "cpu"
-    there = free_bytes() if on_host else machine.devices[0].memory_bytes
+    there = free_bytes() if case.device == "cpu" else machine.devices[0].memory_bytes
     if limit_bytes and there and limit_bytes > there:
         cause = f"a limit of {limit_bytes / 2**30:,.1f} GiB is more than the {there / 2**30:,.1f} GiB of memory here"
-        raise UsageError(cause, "Choose a smaller limit: what fits into more can only be found where there is more")
-    return limit_bytes or (None if on_host else machine.devices[0].memory_bytes)
+        raise UsageError(cause, "Choose a smaller limit, or a machine with more memory")
+    return limit_bytes or (None if case.device == "cpu" else machine.devices[0].memory_bytes)
 
 
 def stored_ceilings(machine: Machine) -> Ceilings:
-    """The ceilings of the machine's devices that were measured with the same hardware and torch."""
+    """The ceilings that were measured with the same hardware and torch."""
     found = NONE
     for device in machine.devices:
         for path in store.find_limits(machine, device):
             with contextlib.suppress(StoreError):  # the file is gone or damaged
-                known = store.load(path)  # a run of an older version may hold disturbed results
+                known = store.load(path)  # an older version kept disturbed results
                 results, _ = split_disturbed([each for each in known.results if each.case.device == device.name])
                 found = merge(found, ceilings_of(results, known.header.id))
     return found
 
 
-def known_spread(machine: Machine, log: Path | None = None) -> float | None:
-    """How much fresh processes differed in the last run on this machine, except for the run with this log."""
+def known_spread(machine: Machine, log: Path | None) -> float | None:
+    """How much fresh processes differed in the last run on this machine other than that with this log."""
     for stored in islice(store.scan_runs(), 10):
         if store.log_path(stored.path) != log and stored.header and stored.header.machine == machine:
             with contextlib.suppress(StoreError):  # a damaged file is ignored

@@ -1,9 +1,5 @@
 """The log next to a run file: what workers print, and the messages behind failures.
-
-It may name hosts, people and paths: only its owner can read it, and nothing in it is exported.
-"""
-
-from __future__ import annotations
+It may name hosts, people and paths: only its owner can read it, and nothing in it is exported."""
 
 import os
 import re
@@ -27,10 +23,9 @@ def log_path(path: Path) -> Path:
 
 
 def keep_detail(path: Path, case: str, detail: str) -> None:
-    """Add the message behind a failure to the log of the run file at `path`, if the log can be written."""
-    entry = f"\ntorchmark: {case} failed: {' '.join(detail.split())[:_LONGEST]}\n"
+    """Add the message behind a failure to the log of a run file, if it can be written."""
     with suppress(OSError), open(open_log(log_path(path)), "wb") as log:
-        log.write(entry.encode(errors="replace"))
+        log.write(f"\ntorchmark: {case} failed: {' '.join(detail.split())[:_LONGEST]}\n".encode(errors="replace"))
 
 
 def with_details(run: Run, path: Path) -> Run:
@@ -49,7 +44,7 @@ def with_details(run: Run, path: Path) -> Run:
 
 
 def open_log(path: str | Path) -> int:
-    """A descriptor that appends to the log; to nothing if there is no file and none can be created."""
+    """A descriptor that appends to the log; to nothing if it cannot be opened."""
     if (descriptor := _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)) is None:
         return os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, AttributeError):  # Windows has no fchmod; the file may be another user's
@@ -64,14 +59,13 @@ def size_of(descriptor: int) -> int:
 
 
 def trim(descriptor: int, before: int) -> None:
-    """Drop what exceeds the limit of a log, but nothing from before this process."""
+    """Cut a log to its limit, but nothing from before this process."""
     with suppress(OSError):
         if size_of(descriptor) > (most := max(LARGEST_BYTES, before)):
             os.ftruncate(descriptor, most)
 
 
 def redirect_output(descriptor: int) -> None:
-    """From now on, send what this process and its libraries print there."""
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

@@ -1,7 +1,5 @@
 """The frozen records that everything passes around, and the version of the stored form."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from msgspec import Struct, field
@@ -71,9 +69,7 @@ class Conditions(Struct, frozen=True):
     probe_s: float | None = None  # the reference probe
 
 
-class Contention(Struct, frozen=True):
-    """The share of the measuring time that others took; None is unreadable."""
-
+class Contention(Struct, frozen=True):  # shares of the measuring time that others took; None is unreadable
     wait_share: Real | None = None
     other_cpu_share: Real | None = None
     steal_share: Real | None = None
@@ -82,9 +78,7 @@ class Contention(Struct, frozen=True):
     switches: Whole | None = None
 
 
-class Metered(Struct, frozen=True):
-    """What meters said while samples were taken; None is unreadable, and `Result.provenance` says why."""
-
+class Metered(Struct, frozen=True):  # readings of meters during the samples; `Result.provenance` says why one is None
     mean_w: Real | None = None
     peak_w: Real | None = None  # over about a second
     clock_hz: tuple[Real, Real] | None = None  # at most, and in the last third of the time
@@ -94,7 +88,7 @@ class Metered(Struct, frozen=True):
 
 
 class Trend(Struct, frozen=True):
-    change: Real  # of the step time over the kept samples: relative, from first to last
+    change: Real  # of the step time over the kept samples, relative
     z: Real
 
 
@@ -144,9 +138,7 @@ class Estimate(Struct, frozen=True):
         return (self.high_s - self.low_s) / 2 / self.center_s if self.center_s > 0 else float("inf")
 
 
-class Remark(Struct, frozen=True, omit_defaults=True):
-    """Something a reader should know. Run files hold the first three fields."""
-
+class Remark(Struct, frozen=True, omit_defaults=True):  # for the reader; run files hold the first three fields
     kind: Name
     cause: Text
     fix: Text = field(default_factory=str, name="cure")  # the name in run files; never left out
@@ -178,9 +170,7 @@ class DeviceInfo(Struct, frozen=True):
     cache_bytes: Whole | None = None  # of the last level
 
 
-class Machine(Struct, frozen=True):
-    """Nothing that names a person, a host or a place."""
-
+class Machine(Struct, frozen=True):  # nothing that names a person, a host or a place
     cpu: Name
     physical_cores: Whole
     logical_cores: Whole
@@ -210,7 +200,7 @@ class Laps(Struct, frozen=True):
 
 class StageEstimate(Struct, frozen=True):
     name: Name
-    steps: Whole  # how often the job does it; 0: inside the steps of another stage
+    steps: Whole  # by the job; 0: inside the steps of another stage
     center_s: Real  # of one
     low_s: Real
     high_s: Real
@@ -235,9 +225,7 @@ class Sustained(Struct, frozen=True):
     cause: Text | None = None  # what a meter showed
 
 
-class Peak(Struct, frozen=True):
-    """How close a result comes to the best that this machine was seen to do."""
-
+class Peak(Struct, frozen=True):  # how close a result comes to the best seen on this machine
     share: Real  # of arithmetic or bandwidth, whichever is closer to its ceiling
     bound: Bound  # what keeps it from more
     shares: Annotated[dict[Name, Real], SEVERAL] = {}  # of the step that each would take
@@ -247,9 +235,7 @@ class Peak(Struct, frozen=True):
     limits: Name | None = None  # the run that found the ceilings; None: this one
 
 
-class Result(Struct, frozen=True):
-    """What a case gave. `estimate` combines its `processes`."""
-
+class Result(Struct, frozen=True):  # what a case gave; `estimate` combines its `processes`
     case: Case
     status: Status
     version: Whole = 1
@@ -275,13 +261,11 @@ class Result(Struct, frozen=True):
 
     @property
     def explanation(self) -> str:
-        """Why it failed, with the detail: for the terminal of the machine that it failed on."""
+        """Why it failed, with the detail: for this machine's terminal only."""
         return "\n".join(filter(None, (self.reason or "no reason was given", self.detail)))
 
 
-class RunHeader(Struct, frozen=True):
-    """The first line of a run file: what was going to be measured, and where."""
-
+class RunHeader(Struct, frozen=True):  # the first line of a run file: what was planned, and where
     id: Name
     created: Name  # UTC, to the second
     machine: Machine
@@ -295,7 +279,7 @@ class RunHeader(Struct, frozen=True):
     target: Real = 0.01
     steps: Whole | None = None
     sustain_s: Real | None = None
-    guarded: bool = False  # cases that the user did not name are left out if too large
+    guarded: bool = False  # too large cases that the user did not name are left out
     open_ended: bool = False  # more cases may follow
     seed: Whole = 0
 
@@ -311,9 +295,7 @@ class BreakEven(Struct, frozen=True):
     steps: Real  # until that has paid for compiling
 
 
-class Tuning(Struct, frozen=True):
-    """A search for the fastest settings: the gain is how many times as fast, with a 95% interval over process pairs."""
-
+class Tuning(Struct, frozen=True):  # the gain is how many times as fast, with a 95% interval
     default: Case = field(name="case")
     winner: Case  # the default itself, where nothing was confirmed to be faster
     gain: Real | None = None  # of the winner, or of what was not confirmed; None: fewer than two pairs
@@ -321,8 +303,8 @@ class Tuning(Struct, frozen=True):
     high: Real | None = None
     pairs: Whole = 0
     unconfirmed: Case | None = None  # what led the search
-    disturbed: Whole = 0  # pairs that do not count, as other programs took too much
-    same_precision: Case | None = None  # the best of those that compute in the default's own numbers
+    disturbed: Whole = 0  # pairs that do not count
+    same_precision: Case | None = None  # the best that computes in the default's numbers
     same_precision_gain: Real | None = None  # as the search saw it
     contributions: Annotated[tuple[Contribution, ...], SEVERAL] = ()
     break_even: BreakEven | None = None
@@ -350,7 +332,7 @@ class Fitting(Struct, frozen=True):
     efficient: Whole | None = None  # the smallest size whose rate is as good as any
     fixed_bytes: Real | None = None  # memory is this and so much for each item; None: unknown
     item_bytes: Real | None = None
-    line_error: Real = 0.0  # how far the worst of the sizes behind that line is off
+    line_error: Real = 0.0  # of the worst size behind that line
     unit: Name = "item"
     step: Whole = 1
     tried: Annotated[tuple[Tried, ...], ALL_CASES] = ()
@@ -363,9 +345,7 @@ class Limiting(Struct, frozen=True):
     missing: Names = ()  # disturbed, and so not kept
 
 
-class Live(Struct, frozen=True):
-    """A live comparison of two sides: the step time of b over that of a, with a 95% interval."""
-
+class Live(Struct, frozen=True):  # a live comparison: the step time of b over that of a, with a 95% interval
     a: Case
     b: Case
     side: Name  # of this run: A or B

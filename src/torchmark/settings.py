@@ -1,8 +1,6 @@
 """The privacy allow-list: settings with the forms of values that a result may record, and names of hardware, systems
 and versions as they are shared. Any other value is recorded as `set`, or left out."""
 
-from __future__ import annotations
-
 import re
 
 SET = "set"  # to something that is not recorded
@@ -36,10 +34,10 @@ _ENDING = (  # of the class names of transformers
     r"(?:Model(?:WithLMHead)?|Encoder|Decoder|Backbone|VisionTransformer|For(?:CausalLM|MaskedLM|ConditionalGeneration|"
     r"(?:Sequence|Token|Image)Classification|QuestionAnswering)(?:Simple|WithTeacher|Learned|Fourier|ConvProcessing)?)"
 )
-# A base name. That torch has such an operator is checked where torch is loaded, see `operators.py`.
+# Where torch is loaded, it is checked that torch has such an operator.
 _OPERATOR = r"(?:an operator|aten::[A-Za-z0-9_]{1,80})"
 
-# Environment variables that change the speed of torch, with the values that are recorded; some may name files.
+# Environment variables that change the speed of torch, with the values that are recorded.
 VARIABLES: dict[str, str] = {
     "OMP_NUM_THREADS": rf"{_NUMBER}(?:,{_NUMBER}){{0,3}}",
     "OMP_PROC_BIND": r"true|false|close|spread|primary|master",
@@ -64,7 +62,7 @@ PLUGIN = "plugin"  # the package that brought the workload, with its version
 
 
 def key_of(variable: str) -> str:
-    """The name of an environment variable among the settings of a result."""
+    """The name of a variable among the settings of a result."""
     return {"ONEDNN_MAX_CPU_ISA": "onednn_max_isa"}.get(variable, variable.lower().rstrip("_"))
 
 
@@ -87,13 +85,12 @@ SETTINGS: dict[str, str] = {
 
 
 def is_shareable(key: str, value: object) -> bool:
-    """Whether a result may record this value under this key."""
     form = rf"{SETTINGS.get(key)}|{SET}"
     return key in SETTINGS and (not isinstance(value, str) or bool(re.fullmatch(form, value, re.IGNORECASE)))
 
 
 def redacted(variable: str, text: str | None) -> str | int | None:
-    """The recorded value of an environment variable: itself if it is on the list, else `set`; None: not set."""
+    """The value of a variable if it is on the list, else `set`; None: not set."""
     text = (text or "").strip()
     text = text if variable == "ONEDNN_MAX_CPU_ISA" else text.lower()
     if text and (variable not in VARIABLES or not is_shareable(key_of(variable), text)):
@@ -146,7 +143,7 @@ def shareable_build(text: str) -> str:
 
 
 def shareable_hardware(text: str) -> str:
-    """The name of a device or driver without words that look like a path, a domain, an address or an account."""
+    """A name without words that look like a path, a domain, an address or an account."""
 
     def is_path(word: str) -> bool:
         parts = word.removeprefix("w/").split("/")  # AMD writes `w/ Radeon Graphics`

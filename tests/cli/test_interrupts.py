@@ -9,7 +9,7 @@ import time
 import pytest
 
 from torchmark.cli.execution import Interrupted, orderly_end
-from torchmark.measure.lifecycle import ending_handlers, set_handlers
+from torchmark.measure.process import ending_handlers, set_handlers
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from torchmark import cli
-from torchmark.measure.cases import Sweep, expand, split_settings
+from torchmark.measure.cases import expand, split_settings
 from torchmark.workloads import names
 
 
@@ -39,7 +39,7 @@ def test_the_page_of_a_workload_suggests_commands_that_work(shown, name: str) ->
     for workload, *options in suggested:
         axes = {"mode": [options[1]]} if options[:1] == ["--mode"] else {}
         params = split_settings(options[1:]) if options[:1] == ["-p"] else {}
-        assert expand(Sweep([workload], axes, params))
+        assert expand([workload], axes, params)
 
 
 def test_parameters_work_and_bounds_are_there_for_people_and_programs(shown) -> None:

@@ -6,7 +6,9 @@ import io
 
 from torchmark.cli.execution import ProgressLine
 from torchmark.measure.messages import Phase
+from torchmark.measure.session import Finished, Started
 from torchmark.records import parse_case
+from torchmark.studies.study import Announcement
 
 
 class Terminal(io.StringIO):
@@ -20,10 +22,10 @@ CASE = parse_case("mlp/infer@cpu/float32")
 def test_on_a_terminal_a_finished_case_leaves_one_row_above_the_bar(make_result) -> None:
     screen = Terminal()
     progress = ProgressLine([CASE.text], screen, 100.0)
-    progress.started(CASE)
-    progress.finished(make_result(CASE.text, 2e-3))
-    progress.started(CASE, 1)
-    progress.finished(make_result(CASE.text, 2e-3), 1)
+    progress.seen(str, Started(CASE, 0))
+    progress.seen(str, Finished(make_result(CASE.text, 2e-3), 0))
+    progress.seen(str, Started(CASE, 1))
+    progress.seen(str, Finished(make_result(CASE.text, 2e-3), 1))
     progress.clear()
     rows = [line.rpartition("\033[K")[2] for line in screen.getvalue().split("\n")[:-1]]
     assert len(rows) == 1
@@ -34,8 +36,8 @@ def test_on_a_terminal_a_finished_case_leaves_one_row_above_the_bar(make_result)
 def test_elsewhere_every_process_leaves_a_plain_line(make_result) -> None:
     pipe = io.StringIO()
     progress = ProgressLine([CASE.text], pipe)
-    progress.started(CASE)
-    progress.finished(make_result(CASE.text, status="oom", estimate=None))
+    progress.seen(str, Started(CASE, 0))
+    progress.seen(str, Finished(make_result(CASE.text, status="oom", estimate=None), 0))
     progress.scroll("only for those who watch")
     assert pipe.getvalue() == "[1/1] mlp/infer@cpu/float32: oom\n"
 
@@ -45,8 +47,8 @@ def test_what_processes_say_is_shown_and_not_obeyed() -> None:
     for stream in (io.StringIO(), Terminal()):
         progress = ProgressLine((), stream)
         progress.note(reason)
-        progress.mark(reason)
-        progress.started(CASE)
+        progress.seen(lambda _: reason, Announcement())
+        progress.seen(str, Started(CASE, 0))
         progress.heard(Phase(reason))
         progress.scroll(reason)
         shown = stream.getvalue().replace("\r\033[K", "")

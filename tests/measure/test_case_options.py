@@ -7,7 +7,7 @@ import os
 import pytest
 
 from torchmark.errors import UnknownName, UnsupportedError
-from torchmark.measure.cases import Sweep, check_case, environment_of, expand, follow, offered
+from torchmark.measure.cases import check_case, environment_of, expand, follow, offered
 from torchmark.measure.check import check_step
 from torchmark.measure.engine import Settings
 from torchmark.measure.messages import Measured, MeasureJob
@@ -38,7 +38,7 @@ def test_a_case_leaves_out_options_at_their_default_and_refuses_unknown_ones() -
 
 def test_a_sweep_combines_options_like_everything_else() -> None:
     options = {"layout": ["contiguous,channels-last"], "matmul": ["highest", "high"]}
-    texts = [case.text for case in expand(Sweep(["resnet50"], options))]
+    texts = [case.text for case in expand(["resnet50"], options)]
     base = "resnet50/infer@cpu/float32"
     assert texts == [
         base,

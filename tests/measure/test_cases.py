@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from torchmark.case import AXES
 from torchmark.errors import UnknownName, UsageError
-from torchmark.measure.cases import Sweep, expand, full_params, split_settings, split_values
+from torchmark.measure.cases import expand, full_params, split_settings, split_values
 from torchmark.meters.process import allowed_cores
-from torchmark.records import parse_case
+from torchmark.records import Case, parse_case
 from torchmark.workloads import find_workload
 
 
-def sweep(*workloads: str, **changes: Any) -> Sweep:
-    """Names that are no fields of a sweep are axes."""
-    axes = {name: changes.pop(name) for name in [*changes] if name not in Sweep.__struct_fields__}
-    return Sweep(workloads, axes, **changes)
+def sweep(*workloads: str, **changes: Any) -> tuple[Case, ...]:
+    """All names but these are axes."""
+    axes = {name: changes.pop(name) for name in [*changes] if name not in ("params", "nodes", "tiny")}
+    return expand(workloads, axes, **changes)
 
 
 def texts(*workloads: str, **changes: Any) -> list[str]:
-    return [case.text for case in expand(sweep(*workloads, **changes))]
+    return [case.text for case in sweep(*workloads, **changes)]
 
 
 def some(values: Any) -> st.SearchStrategy[list[str]]:
@@ -39,7 +39,7 @@ OTHERS = {
     "threads": st.lists(st.sampled_from(["1", "2", "1..3"]), max_size=2),
 }
 mlp_sweeps = st.builds(
-    Sweep,
+    dict,
     workloads=st.just(["mlp"]),
     axes=st.fixed_dictionaries({axis.name: some(axis.values) for axis in AXES if axis.values and axis.help} | OTHERS),
     params=st.dictionaries(st.sampled_from(["batch", "outputs"]), st.lists(numbers, min_size=1, max_size=3)),
@@ -48,13 +48,13 @@ mlp_sweeps = st.builds(
 
 @settings(max_examples=50)
 @given(mlp_sweeps)
-def test_every_case_is_unique_and_is_what_its_text_says(asked: Sweep) -> None:
-    cases = expand(asked)
+def test_every_case_is_unique_and_is_what_its_text_says(asked: dict[str, Any]) -> None:
+    cases = expand(**asked)
     written = [case.text for case in cases]
     assert len(set(written)) == len(written) > 0
-    assert expand(asked) == cases
+    assert expand(**asked) == cases
     assert tuple(parse_case(text) for text in written) == cases
-    assert expand(Sweep(written)) == cases
+    assert expand(written) == cases
     for case in cases:
         filled = msgspec.structs.asdict(full_params(case))
         assert {**msgspec.structs.asdict(find_workload("mlp").params()), **case.params} == filled
@@ -74,7 +74,7 @@ def test_ranges_are_what_they_say(first: int, more: int, by: int) -> None:
 def test_no_value_that_can_be_typed_ends_in_a_traceback(text: str) -> None:
     for changes in ({"params": {"batch": [text]}}, {"dtype": [text]}, {"threads": [text]}, {"device": [text]}):
         with suppress(UsageError):
-            assert all(parse_case(case.text) == case for case in expand(sweep("mlp", **changes)))
+            assert all(parse_case(case.text) == case for case in sweep("mlp", **changes))
 
 
 def test_the_last_part_changes_fastest() -> None:
@@ -123,7 +123,7 @@ def test_tiny_cases_are_small_unless_a_size_is_given() -> None:
 )
 def test_an_unknown_name_is_answered_with_the_nearest(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnknownName, match=message):
-        expand(sweep(*changes.pop("workloads", ["mlp"]), **changes))
+        sweep(*changes.pop("workloads", ["mlp"]), **changes)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(changes: dict[str, Any], m
 )
 def test_a_value_that_cannot_be_is_refused_with_a_fix(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        expand(sweep(*changes.pop("workloads", ["mlp"]), **changes))
+        sweep(*changes.pop("workloads", ["mlp"]), **changes)
     assert caught.value.fix
 
 
@@ -164,11 +164,11 @@ def test_without_workers_it_is_the_published_count() -> None:
 def test_counts_of_workers_are_compared_with_equal_threads() -> None:
     cores = len(allowed_cores())
     for most, nodes in ((2, 1), (cores, 1), (4 * cores, 1), (2 * cores, 2)):
-        cases = expand(sweep("mlp", mode=["train"], workers=[f"1,{most}"], nodes=nodes))
+        cases = sweep("mlp", mode=["train"], workers=[f"1,{most}"], nodes=nodes)
         assert {case.threads for case in cases} == {max(1, cores * nodes // most)} or most == 1
-        given = expand(sweep("mlp", mode=["train"], workers=[f"1,{most}"], threads=["3"]))
+        given = sweep("mlp", mode=["train"], workers=[f"1,{most}"], threads=["3"])
         assert {case.threads for case in given} == {3}
-    assert [case.threads for case in expand(sweep("mlp", mode=["train"], workers=["2"]))] == [None]
+    assert [case.threads for case in sweep("mlp", mode=["train"], workers=["2"])] == [None]
 
 
 def test_settings_are_gathered_by_name() -> None:

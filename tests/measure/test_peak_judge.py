@@ -57,7 +57,7 @@ def test_the_ceiling_is_measured_again_before_a_result_is_doubted(now, doubted, 
         asked.append(case)
         return product(now)
 
-    roof = PeakJudge(KNOWN, measure_again)
+    roof = PeakJudge(KNOWN, measure_again, {})
     for _ in range(2):  # as two processes of the case come in
         found = roof.judge(too_fast)
     assert asked == [parse_case(MATMUL)] * (3 if doubted else 1)
@@ -71,7 +71,7 @@ def test_a_run_without_stored_limits_finds_its_ceilings_on_the_way(too_fast, pro
     def never(case: Case) -> Result:
         raise AssertionError(case)
 
-    roof = PeakJudge(NONE, never)
+    roof = PeakJudge(NONE, never, {})
     early = roof.judge(replace(too_fast, work=Work(items=1, unit="x", flops=1e8)))
     assert early.peak is None
     roof.judge(product(200e9))

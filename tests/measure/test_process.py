@@ -16,10 +16,9 @@ import pytest
 from torchmark.errors import DeviceError
 from torchmark.measure import process
 from torchmark.measure.engine import Progress, Settings
-from torchmark.measure.lifecycle import deferred_signals
 from torchmark.measure.machine import survey, survey_in
 from torchmark.measure.messages import MeasureJob, Message, Phase
-from torchmark.measure.process import MODULES, STARTER, Process, measure_case
+from torchmark.measure.process import MODULES, STARTER, Process, deferred_signals, measure_case
 from torchmark.records import Result, parse_case
 
 CASE = parse_case("null/infer@fake/float32")

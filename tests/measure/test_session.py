@@ -16,7 +16,7 @@ PLAN = Plan((FIRST, SECOND), budget_s=30.0)
 
 
 def events(plan: Plan = PLAN, done=None, machine: Machine | None = None) -> list[Event]:
-    return list(Session(plan, machine, lambda _: None).events(done))
+    return list(Session(plan, machine, lambda _: None).events(done or {}))
 
 
 def latest(seen: list[Event]) -> dict[str, Result]:

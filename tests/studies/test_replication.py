@@ -138,7 +138,7 @@ def test_what_cannot_fit_into_memory_is_not_tried_and_its_cell_says_so(full_run)
     publication = tiny("apple-silicon-bert", text)
     (result,) = replicate(ReplicateOptions((publication,), ("cpu",), budget_s=60.0)).values()
     assert result.status == "skipped"
-    assert "GiB. It was not tried, as there are 8" in (result.reason or "")
+    assert "GiB where there are 8" in (result.reason or "")
     shown = render(replication_document(full_run, [published_tables(publication, [result], ["cpu"])]), width=120)
     assert "needs about" in shown
     assert "--budget" not in shown

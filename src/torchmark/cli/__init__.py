@@ -1,4 +1,4 @@
-"""The command line: a table of the commands, imported when they are called; errors become a line and an exit code."""
+"""The command line: commands are imported when they are called; errors become a line and an exit code."""
 
 import contextlib
 import os
@@ -51,24 +51,24 @@ def split_help(text: str) -> tuple[str, str]:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only when it is called; its help comes from the table alone."""
+    """A group that imports a command only when it is called."""
 
     def __init__(self, *arguments: Any, table: Table, help: str, **options: Any) -> None:  # noqa: A002
         about, examples = split_help(help)
         super().__init__(*arguments, help=about, epilog=examples, **options)
         self.table = table
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, _: click.Context) -> list[str]:
         return [*self.table]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in self.table:
             raise UnknownName("command", cmd_name, self.table)
         module, _, name = self.table[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(f"{__name__}.{module}".rstrip(".")), name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 
@@ -110,8 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reconfigure(errors="replace")
     warnings.showwarning = lambda message, category, *_, **__: _say(f"{category.__name__}: {message}")
     try:
-        # Click's own `main` would handle errors, but knows neither our exit codes nor our one line.
-        # Not list(): the submodule of that name takes the place of the built-in once it is imported.
+        # Click's `main` knows neither our exit codes nor our one-line errors.
+        # Not list(): the submodule of that name hides the built-in once it is imported.
         with torchmark.make_context("torchmark", [*(sys.argv[1:] if arguments is None else arguments)]) as context:
             answer = torchmark.invoke(context)
         sys.stdout.flush()
@@ -137,7 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """What happened and what to do, and the exit code."""
     match error:
         case TorchmarkError():
             return str(error), error.exit_code
@@ -147,7 +146,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return f"{message}{'' if message.endswith('?') else '.'} See `{path} --help`", EXIT_USAGE
         case KeyboardInterrupt() | click.Abort():
             return "interrupted", 130
-        case UnicodeEncodeError():  # bytes of an argument or a file that are no text
+        case UnicodeEncodeError():  # of an argument or a file
             return f"'{error.object[:80]}' is not valid UTF-8. Write it in UTF-8", EXIT_USAGE
     hint = "This is a bug in torchmark: set TORCHMARK_DEBUG=1 to see where, and please report it"
     return f"{type(error).__name__}: {error}. {hint}", EXIT_BUG

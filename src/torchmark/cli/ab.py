@@ -18,7 +18,7 @@ from torchmark.cli.options import argument, command, option, several
 from torchmark.cli.output import emit, print_report
 from torchmark.devices import ACCELERATOR, first_accelerator
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, UsageError
-from torchmark.measure.cases import Sweep, check_case, expand
+from torchmark.measure.cases import check_case, expand
 from torchmark.measure.process import find_interpreter
 from torchmark.report.comparison import live_document, side_line, so_far
 from torchmark.report.units import percent
@@ -81,27 +81,24 @@ def _show(study: Comparison, options: opt.GateOptions, ending: Ending) -> int:
 
 
 def _shared(side: LiveSide) -> LiveSide:
-    """The side without paths and messages of other programs; of its environment only values of a known form."""
+    """The side without paths, messages of other programs and unknown forms of variables."""
     environment = {name: str(redacted(name, value)) for name, value in side.environment.items()}
     return replace(side, result=as_shared(side.result), python="", environment=environment, last_words=())
 
 
-class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a settings file may change about the case: how the work is done, never the work."""
-
+class CaseSettings(Struct, frozen=True, forbid_unknown_fields=True):  # how the work is done, never the work
     device: str | None = None
     dtype: str | None = None
     compile: bool | str | None = None
     transfer: str | None = None
     threads: int | None = None
-    options: dict[str, str] | None = None
-    ways: dict[str, str] | None = None  # the old name of options
+    options: dict[str, str] = {}
+    ways: dict[str, str] = {}  # the old name of options
 
     @property
     def changes(self) -> dict[str, Any]:
-        options = {**(self.ways or {}), **(self.options or {})} or None
         mode = ("on" if self.compile else "off") if isinstance(self.compile, bool) else self.compile
-        changes = asdict(self) | {"options": options, "compile": mode, "ways": None}
+        changes = asdict(self) | {"options": self.ways | self.options or None, "compile": mode, "ways": None}
         return {name: value for name, value in changes.items() if value is not None}
 
 
@@ -111,7 +108,7 @@ class SettingsFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def find_sides(given: AbArguments) -> tuple[Side, Side]:
-    """Both sides. An option given once applies to both, one given twice to A and to B."""
+    """An option given once applies to both sides, one given twice to A and to B."""
     if not given.cases:
         raise UsageError("no case is named", "Name one, such as mlp or mlp/infer@cpu/float32")
     differ = max(map(len, (given.cases, given.pythons, given.settings))) > 1 or given.env_a or given.env_b
@@ -132,7 +129,7 @@ def find_sides(given: AbArguments) -> tuple[Side, Side]:
             environment[key] = value
         # Without a named device, A's interpreter is asked for its first one below.
         device = named or file.case.device or "cpu"
-        cases = expand(Sweep([text], {"device": [device]}))
+        cases = expand([text], {"device": [device]})
         if len(cases) != 1:
             raise UsageError(f"'{text}' on {device} is {len(cases)} cases", "One is compared: name one device")
         sides.append(Side(name, check_case(replace(cases[0], **file.case.changes)), python, environment))

@@ -78,12 +78,12 @@ class _CaseRecord:
     witness: analysis.Witness | None = None
 
     @property
-    def is_recounted(self) -> bool:  # its figure follows from the samples in the file
+    def is_recounted(self) -> bool:  # its figure follows from the samples
         return self.recounted >= max(1, self.processes)
 
 
 class FileCheck:
-    """One file: what is wrong with it so far, and its figures to compare with those of other files."""
+    """What is wrong with one file so far, and its figures to compare with other files."""
 
     def __init__(self, name: str, path: Path, samples: bool = True) -> None:
         self.flaws: dict[Remark, None] = {}  # each once, in the order of the file
@@ -161,5 +161,4 @@ class FileCheck:
             yield from analysis.check_samples(result, account.samples, same_method)
             case.series += map(analysis.keep, account.samples.values())
             if header:
-                where = self.name, header.id, line, header.machine
-                case.witness = analysis.witness(*where, result, case.series)
+                case.witness = analysis.witness(self.name, header.id, line, header.machine, result, case.series)

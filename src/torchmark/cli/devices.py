@@ -1,4 +1,4 @@
-"""`torchmark devices`: the devices of this machine, whether they are set up well, and whether they can be trusted."""
+"""`torchmark devices`: what is here, whether it is set up well, and whether it can be trusted."""
 
 from collections.abc import Iterator, Sequence
 

@@ -22,11 +22,10 @@ from torchmark.cli.output import hint, say
 from torchmark.errors import EXIT_FINE, EXIT_NOTHING_MEASURED, StoreError
 from torchmark.library import Measurement, conclude, make_header, store_events
 from torchmark.measure.engine import Progress
-from torchmark.measure.lifecycle import ending_handlers, set_handlers
 from torchmark.measure.machine import announced_amx, keep_awake, lacks_amx, look_around
 from torchmark.measure.messages import Message, Phase
 from torchmark.measure.outcomes import SAFE, VARIABLE
-from torchmark.measure.process import kill_all
+from torchmark.measure.process import ending_handlers, kill_all, set_handlers
 from torchmark.measure.session import Covered, Finished, Started
 from torchmark.records import Case, Machine, Result, Run, RunHeader
 from torchmark.report.figures import margin, step_rate, step_time
@@ -49,8 +48,6 @@ PHASES = {
 
 
 class Interrupted(BaseException):
-    """The user, the terminal or the system wants the run to end."""
-
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number, self.exit_code = number, 128 + number
@@ -58,7 +55,7 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM and SIGHUP raise `Interrupted` once; what is ignored, as under nohup, stays ignored."""
+    """Let SIGINT, SIGTERM and SIGHUP raise `Interrupted` once, unless they are ignored, as under nohup."""
     kept, report_unraisable = ending_handlers(), sys.unraisablehook
 
     def once(number: int, _: FrameType | None) -> None:
@@ -67,7 +64,7 @@ def orderly_end() -> Iterator[None]:
         raise Interrupted(number)
 
     def end_at_once(number: int, _: FrameType | None) -> None:
-        kill_all()  # a worker that is stopped, or stuck, would not notice that the run is gone
+        kill_all()  # a stopped or stuck worker would not notice that the run is gone
         os._exit(128 + number)
 
     def send_again(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -82,7 +79,7 @@ def orderly_end() -> Iterator[None]:
     try:
         yield
     except Interrupted:
-        kept = {}  # the handlers stay: a second signal, while results are saved and shown, ends the program at once
+        kept = {}  # the handlers stay: a second signal, while results are saved, ends the program at once
         raise
     finally:
         sys.unraisablehook = report_unraisable
@@ -90,9 +87,7 @@ def orderly_end() -> Iterator[None]:
 
 
 @dataclass
-class Ending:
-    """How measuring ended: all done, stopped by a signal, or because a run file could not be written."""
-
+class Ending:  # complete, by a signal, or by a run file that could not be written
     format: str
     code: int = EXIT_FINE
     error: StoreError | None = None
@@ -100,14 +95,14 @@ class Ending:
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[None]:
-        """Record a StoreError instead of raising it, so that what was measured is still shown."""
+        """Record a StoreError: what was measured is still shown."""
         try:
             yield
         except StoreError as error:
             self.code, self.error = error.exit_code, self.error or error
 
     def run(self, side: str = "") -> Run:
-        """The run to show. Formats other than the table are to be passed on, so they get only what may be shared."""
+        """The run to show; formats other than the table get only what may be shared."""
         return self.writers[side].read(local=self.format == "table")
 
 
@@ -120,7 +115,7 @@ def execute(
     fix: Callable[[], str] = lambda: "Fix that, then start again",  # what to do about a file that failed
     writer: store.RunWriter | None = None,
 ) -> int:
-    """Execute a study, store it in `writer` or new runs, `show` it, and return the exit code."""
+    """Execute a study, store it in `writer` or new runs, and show it; returns the exit code."""
     planned = () if study.open_ended else study.planned
     ending, progress = Ending(options.format), ProgressLine(planned, budget_s=study.options.budget_s)
     with ExitStack() as files:
@@ -151,7 +146,7 @@ def execute(
             if not ending.error:
                 with contextlib.suppress(StoreError):  # a checksum is only a help
                     each.seal()
-        # A run that was stopped ends with the code that says so, even where the terminal is gone that would show it.
+        # A run that was stopped keeps that exit code, even where the terminal is gone.
         with contextlib.suppress(StoreError, OSError) if ending.code else contextlib.nullcontext():
             answer = show(ending)
             _say_saved(ending, then)
@@ -216,7 +211,7 @@ def record_of(kind: type[Record], options: object, **more: Any) -> Record:
 
 
 def hold_machine(options: HoldOptions) -> AbstractContextManager[None]:
-    """The machine's lock, as --wait and --share say; none for a dry run."""
+    """The machine's lock; none for a dry run."""
     if options.dry_run:
         return contextlib.nullcontext()
     waiting = "Waiting for another run on this machine:"
@@ -224,7 +219,7 @@ def hold_machine(options: HoldOptions) -> AbstractContextManager[None]:
 
 
 def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
-    """The machine with these devices, or all. Prints what would spoil the figures of these cases."""
+    """The machine with these devices, or all; prints what would spoil the figures of these cases."""
     avoid_missing_instructions(devices)
     with noted("looking at the machine …"):
         machine, cautions = look_around(devices, cases)
@@ -234,7 +229,7 @@ def look(devices: Sequence[str] | None, cases: Iterable[Case]) -> Machine:
 
 
 def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
-    """Keep oneDNN from AMX where the CPU announces it without having it. The user's own choice stays."""
+    """Keep oneDNN from AMX where the CPU announces it without having it, unless the user chose."""
     amx = announced_amx() if devices is None or "cpu" in devices else None
     if amx is None or os.environ.get(VARIABLE):
         return
@@ -252,14 +247,14 @@ def avoid_missing_instructions(devices: Sequence[str] | None) -> None:
 
 
 def hint_at_limits(run: Run) -> None:
-    """Advise to measure the machine's limits where results could be compared with them and none are known."""
+    """Advise to measure the machine's limits where results lack them for comparison."""
     counted = [each.case.device for each in run.results if each.status == "ok" and each.work and each.work.flops]
     if not all(device.startswith("fake") for device in counted) and not any(each.peak for each in run.results):
         hint("To see what share of this machine's peak this is, measure the peak once: torchmark limits")
 
 
 class ProgressLine:
-    """Rows above one line that changes, on a terminal; else a line per process. Only events write: no spinner."""
+    """On a terminal, rows above one line that changes; else a line per process. Only events write: no spinner."""
 
     def __init__(self, cases: Sequence[str] = (), stream: TextIO | None = None, budget_s: float = 0.0) -> None:
         self._stream = stream or sys.stderr
@@ -270,34 +265,26 @@ class ProgressLine:
 
     def seen(self, announce: Callable[[Any], str], event: Event) -> None:
         match event:
+            case Started(case, process):
+                self._count += 1
+                turn, position = f" process {process + 1}" if process else "", self._positions.get(case.text)
+                place = f"{position}/{len(self._positions)}" if position else f"{self._count}"  # a search has no total
+                self._case, self._label = case.text, f"[{place}]{turn} {case.text}"
+                self._show(self._label, " · starting")
             case Finished(result, process):
-                self.finished(result, process)
+                self._finished(result, process)
             case Activity(text):
                 self.note(text)
+            case Announcement() if self.live:
+                self.note(announce(event))
             case Announcement():
-                self.mark(announce(event))
+                self._write(clean(announce(event)) + "\n")
             case Covered() if self.live and (text := announce(event)):
                 self.scroll(text)
-            case Started(case, process):
-                self.started(case, process)
 
     def note(self, text: str) -> None:
         self._label = text
         self._show(text)
-
-    def mark(self, text: str) -> None:
-        """Show that a part is done: on the line that changes, or as a line of its own without a terminal."""
-        if self.live:
-            self.note(text)
-        else:
-            self._write(clean(text) + "\n")
-
-    def started(self, case: Case, process: int = 0) -> None:
-        self._count += 1
-        turn, position = f" process {process + 1}" if process else "", self._positions.get(case.text)
-        place = f"{position}/{len(self._positions)}" if position else f"{self._count}"  # a search has no total
-        self._case, self._label = case.text, f"[{place}]{turn} {case.text}"
-        self._show(self._label, " · starting")
 
     def heard(self, message: Message, who: str = "") -> None:
         if isinstance(message, Phase):
@@ -305,8 +292,7 @@ class ProgressLine:
         elif isinstance(message, Progress):
             self._show(self._label, f" · {duration(message.center_s)}")
 
-    def finished(self, result: Result, process: int = 0) -> None:
-        """On a terminal, a row for each case as soon as it has a figure; elsewhere a line for each process."""
+    def _finished(self, result: Result, process: int) -> None:
         text, figures = result.case.text, str(result.status)
         estimate = result.estimate if result.status == "ok" else None
         if not self.live:
@@ -329,7 +315,7 @@ class ProgressLine:
             self._write("\r\033[K")
 
     def _show(self, text: str, news: str = "") -> None:
-        """The time that is spent and left, and the text, cut to the terminal's width; `news` is cut last."""
+        """Show the time left and the text, cut to the terminal's width; `news` is cut last."""
         if not self.live:
             return
         bar, width = "", shutil.get_terminal_size((80, 24)).columns - 1
@@ -342,7 +328,7 @@ class ProgressLine:
         self._write(f"\r\033[K{line[:width]}")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that was closed is no reason to stop measuring
+        with contextlib.suppress(OSError):  # the terminal was closed
             self._stream.write(text)
             self._stream.flush()
 

@@ -1,4 +1,4 @@
-"""`torchmark fleet`: submits `torchmark run` to the nodes of a cluster, follows the jobs and gathers their results."""
+"""`torchmark fleet`: submits `torchmark run` to the nodes of a cluster, follows the jobs, gathers the results."""
 
 import contextlib
 import dataclasses
@@ -43,8 +43,6 @@ FORWARDED = tuple(PlanOptions.parameters())
 
 
 class OpenFleet:
-    """A fleet with its folder, and the engine that runs its jobs."""
-
     def __init__(self, folder: FleetFolder, fleet: Fleet, engine: Engine | None = None) -> None:
         self.folder, self.fleet, self.engine = folder, fleet, engine or ENGINES[fleet.terms.engine]()
         self.look = partial(Observer(folder, self.engine).look, fleet.tasks)
@@ -113,14 +111,14 @@ def cancel(options: FolderOptions) -> None:
         hint(f"To continue later: torchmark fleet run --resume {options.folder}")
 
 
-def _print_gathered(statuses: Sequence[TaskStatus], format: str, names: bool = False) -> int:  # noqa: A002
-    print_report(documents.gathered_document(_members(statuses, names)), format)
+def _print_gathered(statuses: Sequence[TaskStatus], format_: str, names: bool = False) -> int:
+    print_report(documents.gathered_document(_members(statuses, names)), format_)
     measured = any(result.status == "ok" for each in statuses if each.run for result in each.run.results)
     return EXIT_FINE if measured else EXIT_NOTHING_MEASURED
 
 
 def _members(statuses: Sequence[TaskStatus], names: bool = False, private: bool = False) -> list[documents.Member]:
-    """Tasks as records of a report; `private` adds words of schedulers and logs, which may name nodes and paths."""
+    """`private` adds words of schedulers and logs, which may name nodes and paths."""
     members = []
     for each in statuses:
         task, reason = each.task, each.private_reason if private else each.reason
@@ -152,7 +150,7 @@ class FleetRunOptions(PlanOptions, FormatOptions):
 
     @property
     def teams(self) -> dict[int, list[int]]:
-        """The counts of workers, on all nodes together, by the count of nodes that share them; by default one each."""
+        """The counts of workers in all, by the count of nodes that share them; by default one on each."""
         given, sizes = split_values(self.axes.get("workers", ())), split_values(self.together)
         for text in (*given, *sizes):
             if not text.isdigit() or not 1 <= int(text) <= 4096:
@@ -211,14 +209,12 @@ def fleet_run(options: FleetRunOptions) -> int:
 
 
 def _resume(options: FleetRunOptions, folder: FleetFolder) -> int:
-    """Submit the tasks again that are neither done nor under way; a run that had begun is resumed."""
     context, source = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     given = {name for name in context.params if context.get_parameter_source(name) == source}
     changes = {"time_s": options.time_s, "options": options.sbatch, "python": options.python, "setup": options.setup}
     if given - {*changes, "resume", "sbatch", "no_probe", "trusted", "detach", "dry_run", "format"}:
-        left = "--time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
-        cause = "--resume continues a fleet with its own options, which cannot be changed"
-        raise UsageError(cause, f"Leave everything out but {left}")
+        fix = "Leave all out but --time, --sbatch, --python, --setup, --no-probe, --trust-folder, --detach and --format"
+        raise UsageError("--resume continues a fleet, whose options cannot be changed", fix)
     fleet = folder.load()
     terms = replace(fleet.terms, **{name: value for name, value in changes.items() if value})
     opened = OpenFleet(folder, replace(fleet, terms=terms))
@@ -264,7 +260,7 @@ def _start(opened: OpenFleet, tasks: Sequence[Task], nodes: Sequence[Node], opti
 
 
 def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], trusted: bool) -> None:
-    """Users who can change the folder decide what runs as this user: ask first if there may be others."""
+    """Ask first if others can change the folder: they decide what runs as this user."""
     why = folder.distrust()
     if why is None or trusted:
         return
@@ -279,7 +275,7 @@ def _check_trust(folder: FleetFolder, terms: Terms, described: Sequence[str], tr
 
 
 def _give_up(opened: OpenFleet, statuses: Sequence[TaskStatus]) -> bool:
-    """If nothing runs, and all that waits does so for nodes that take no jobs, cancel it: it would wait forever."""
+    """Cancel what would wait forever: nothing runs, and all that waits needs nodes that take no jobs."""
     if any(each.state == "running" for each in statuses):
         return False
     obstacles = {node.name: node.obstacle for node in opened.nodes() if node.obstacle}
@@ -312,13 +308,11 @@ def _run_arguments(leave_out: str = "") -> list[str]:
 
 
 def follow(opened: OpenFleet) -> None:
-    """Show the state of the jobs until none waits or runs."""
     pause_s, last_answer, is_over = SHORTEST_S, time.monotonic(), False
     live = sys.stderr.isatty()
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if live else 200)
-    screen = Live(console=console, auto_refresh=False, transient=True) if live else contextlib.nullcontext()
     known: dict[tuple[str, str], str] = {}
-    with screen as table:
+    with Live(console=console, auto_refresh=False, transient=True) if live else contextlib.nullcontext() as table:
         while True:
             changed = False
             try:
@@ -332,7 +326,7 @@ def follow(opened: OpenFleet) -> None:
                 if is_over or not any(each.state in UNDER_WAY for each in statuses):
                     return
                 is_over = _give_up(opened, statuses)
-            except FleetError:  # a scheduler that is busy or being restarted is no reason to abandon its jobs
+            except FleetError:  # a scheduler may be busy or restarting
                 if time.monotonic() - last_answer > PATIENCE_S:
                     raise
             pause_s = SHORTEST_S if changed else min(pause_s * 1.5, LONGEST_S)
@@ -340,7 +334,7 @@ def follow(opened: OpenFleet) -> None:
 
 
 def _states(statuses: Sequence[TaskStatus], console: Console) -> Text:
-    """A table of as many jobs as the terminal has room for besides the results, those that run first."""
+    """A table of as many jobs as fit, those that run first."""
     room = max(console.height - 6, 3)
     first = sorted(statuses, key=lambda each: (each.state != "running", each.state != "waiting"))[:room]
     shown = _members([each for each in statuses if each in first], private=True)
@@ -349,8 +343,7 @@ def _states(statuses: Sequence[TaskStatus], console: Console) -> Text:
 
 
 def _news(status: TaskStatus, known: dict[tuple[str, str], str], live: bool) -> Iterator[str]:
-    """What is not `known` of a job: each case once all its processes have ended or nothing more will come; its state,
-    unless a live table shows it."""
+    """News of a job: cases that are complete or get no more processes; its state, unless a live table shows it."""
     task, run = status.task.name, status.run
     for result in run.results if run else ():
         key = task, result.case.text

@@ -1,4 +1,4 @@
-"""`torchmark list` and `new`: the workloads with their parameters, the publications, and starters for own models."""
+"""`torchmark list` and `new`: workloads with their parameters, publications, and starters for own models."""
 
 import keyword
 import re
@@ -192,7 +192,7 @@ def new(options: NewOptions) -> None:
     kind = "keyword" if keyword.iskeyword(path.stem) else "module"
     try:
         is_taken = kind == "keyword" or find_spec(path.stem) is not None
-    except ValueError:  # of a module that was not found by its name, such as __main__
+    except ValueError:  # of a module without a spec, such as __main__
         is_taken = True
     if is_taken and not path.exists():
         raise UsageError(f"'{path.stem}' is already a Python {kind}", "Choose another name")

@@ -1,4 +1,4 @@
-"""A command's options: one frozen record per command, whose fields are the click options; shared types and groups."""
+"""One frozen record of options per command, whose fields are the click options; shared types and groups."""
 
 import dataclasses
 import re
@@ -24,8 +24,9 @@ Record = TypeVar("Record", bound="Options")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a command, or of a group that commands inherit from; help shows the command's own first."""
+    """Options of a command, or of a group that commands inherit; help shows the command's own first."""
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -33,18 +34,16 @@ class Options:
     @classmethod
     def parameters(cls) -> list[click.Parameter]:
         names = [name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())]
-        makers = {field.name: field.metadata["make"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # it is a dataclass
+        makers = {field.name: field.metadata["make"] for field in dataclasses.fields(cls)}
         return [each for name in dict.fromkeys(names) for each in makers[name](name)]
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass
-        return cls(**{field.name: field.metadata["read"](field.name, given) for field in fields})
+        return cls(**{field.name: field.metadata["read"](field.name, given) for field in dataclasses.fields(cls)})
 
 
-def option(help: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option, --dry-run for `dry_run` without `flags`; a default of text is converted like input.
-    `read` turns what was typed into what the record holds."""
+def option(about: str, *flags: str, default: Any = None, read: Any = None, **settings: Any) -> Any:
+    """A field that is an option: without `flags`, --dry-run for `dry_run`. `read` converts what was typed."""
     if not settings.get("multiple"):
         settings |= {"default": default, "show_default": default is not None and default is not False}
     if isinstance(default, str) and (kind := settings.get("type")):
@@ -53,7 +52,7 @@ def option(help: str, *flags: str, default: Any = None, read: Any = None, **sett
         settings["callback"] = lambda _context, _parameter, given: read(given)
 
     def make(name: str) -> list[click.Parameter]:
-        return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=help, **settings)]
+        return [click.Option([name, *(flags or [f"--{name.replace('_', '-')}"])], help=about, **settings)]
 
     return _field(default, make)
 
@@ -61,8 +60,8 @@ def option(help: str, *flags: str, default: Any = None, read: Any = None, **sett
 flag = partial(option, default=False, is_flag=True)
 
 
-def several(help: str, metavar: str | None, *flags: str, **settings: Any) -> Any:  # noqa: A002
-    return option(help, *flags, default=(), multiple=True, metavar=metavar, **settings)
+def several(about: str, metavar: str | None, *flags: str, **settings: Any) -> Any:
+    return option(about, *flags, default=(), multiple=True, metavar=metavar, **settings)
 
 
 def argument(**settings: Any) -> Any:
@@ -70,15 +69,14 @@ def argument(**settings: Any) -> Any:
 
 
 def axes_field(*single: str) -> Any:
-    """A field with the values of axes as typed, by their names: of these axes one each, or of all axes several."""
+    """The values of axes as typed, by name: one for each of these axes, or several for all axes."""
     axes = {axis.name: axis for axis in AXES if axis.help and (not single or axis.name in single)}
 
     def make(_: str) -> list[click.Parameter]:
         made: list[click.Parameter] = []
         for name, axis in axes.items():
-            metavar, about = axis.metavar, axis.help
-            if single:
-                metavar, about = metavar.removesuffix(",…"), about.replace("every", "the first")
+            metavar = axis.metavar.removesuffix(",…") if single else axis.metavar
+            about = axis.help.replace("every", "the first") if single else axis.help
             made.append(click.Option([f"--{name}"], multiple=not single, metavar=metavar, help=about))
         if not single:
             about = "Another way to do the same work: layout=channels-last, attention=eager."
@@ -106,7 +104,7 @@ def _field(default: Any, make: Callable[[str], list[click.Parameter]]) -> Any:
 
 
 def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Record], int | None]], click.Command]:
-    """Make a function of an options record a click command; its docstring is the help, with examples at its end."""
+    """Make a function of an options record a click command; its docstring is the help."""
 
     def make(function: Callable[[Record], int | None]) -> click.Command:
         about, examples = split_help(function.__doc__ or "")
@@ -117,7 +115,7 @@ def command(record: type[Record], epilog: str = "") -> Callable[[Callable[[Recor
     return make
 
 
-# How people write times, shares and sizes. Each function returns the number, or raises with what to write.
+# How people write times, sizes and shares.
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -145,7 +143,6 @@ def _bytes(text: str) -> int:
 
 
 def _share(text: str, whole: bool = False) -> float:
-    """A share between 0 and 1, such as 1% or 0.01; 1 itself only if it may be `whole`."""
     found = re.fullmatch(rf"({_NUMBER})(%?)", text)
     share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not (0 < share < 1 or (whole and share == 1)):
@@ -173,15 +170,15 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
 # Groups of options that several commands share.
 
 
-def label_field(help: str, default: str | None = None) -> Any:  # noqa: A002
-    """--label; refuses a name that could not be found again."""
+def label_field(about: str, default: str | None = None) -> Any:
+    """--label, which refuses a name that could not be found again."""
 
     def read(label: str | None) -> str | None:
         if label is not None:
             check_label(label)
         return label
 
-    return option(help, default=default, read=read)
+    return option(about, default=default, read=read)
 
 
 class FormatOptions(Options):
@@ -207,7 +204,6 @@ class GateOptions(Options):
     allow: bool = flag("With --fail-if-slower: exit 0 instead of 5 if inconclusive.", "--allow-inconclusive")
 
     def judge(self, gate: "Gate", complaints: Sequence[str] = ()) -> int:
-        """Print the judgement, and return its exit code."""
         from torchmark.report.comparison import gate_lines
 
         for line in gate_lines(gate, complaints):
@@ -223,11 +219,11 @@ class ParamOptions(Options):
     task: str | None = option("What a config.json is built for: sequence-classification, …", metavar="TASK")
 
     def read_params(self, is_named: bool = True, tiny: bool = False) -> dict[str, tuple[str, ...]]:
-        """All parameters with their values as typed; `is_named` says that a model is named at all."""
+        """All parameters with their values as typed; `is_named`: there is a model."""
         from torchmark.measure.cases import split_settings
 
         given = [f"task={self.task}"] if self.task else []
-        if self.inputs:  # the sizes of one row are one parameter, the number of rows is another, which can be swept
+        if self.inputs:  # the sizes of a row are one parameter; the number of rows is another, which can be swept
             from torchmark.workloads.own.models import read_tensor, split_batch, write_tensors
 
             batch, tensors = split_batch([*map(read_tensor, self.inputs)])

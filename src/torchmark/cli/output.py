@@ -1,4 +1,4 @@
-"""Printing: results on stdout, remarks on stderr, without control characters that other people's files may contain."""
+"""Printing: results on stdout, remarks on stderr, without control characters from other people's files."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def say(text: str) -> None:
 
 
 def hint(text: str) -> None:
-    """A sentence on stderr, within the width of the terminal; commands in it stay as they are typed."""
+    """Print a sentence on stderr, within the terminal's width; commands in it are not broken."""
     indent = "  " if text.startswith("! ") else ""
     say(fill(text, terminal_width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
@@ -52,24 +52,20 @@ def emit(text: str) -> None:
 
 
 def emit_plan(lines: Iterable[str], rest: str) -> int:
-    """Print what a command would measure; `rest` follows the number of lines."""
     listed = [*lines]
     emit("\n".join([*listed, "", f"{len(listed)} {rest}"]))
     return EXIT_FINE
 
 
 def headline_of(run: Run, name: str | None = None) -> Headline | None:
-    """The summary of a run, next to all published machines; `name` is what suggested commands call the run."""
+    """The summary of a run next to published machines; suggested commands call the run `name`."""
     return build_headline(run, all_runs(), name)
 
 
 def print_report(
-    subject: Document | Run,
-    format: str = "table",  # noqa: A002
-    prices: Prices | None = None,
-    headline: Headline | None = None,
+    subject: Document | Run, format_: str = "table", prices: Prices | None = None, headline: Headline | None = None
 ) -> None:
-    emit(render(subject, format, *screen(), prices, headline))
+    emit(render(subject, format_, *screen(), prices, headline))
 
 
 def screen() -> tuple[int, bool]:

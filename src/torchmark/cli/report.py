@@ -1,4 +1,4 @@
-"""`torchmark report`: runs as a self-contained page, a picture or text; the leaderboard of a folder of run files."""
+"""`torchmark report`: runs as a page, a picture or text; the leaderboard of a folder of run files."""
 
 import struct
 import sys
@@ -18,11 +18,11 @@ from torchmark.report import render
 from torchmark.report.text import clean
 from torchmark.report.units import size
 from torchmark.store import load_runs
-from torchmark.store.files import write_whole
+from torchmark.store.files import os_errors, write_whole
 
 PAGE, CARDS, TEXTS = "html", ("svg", "png"), ("md", "csv", "json")
 FORMATS = (PAGE, *TEXTS, *CARDS)
-PNG_MARK = b"Software\0torchmark"  # a chunk of text, by which a card of ours is recognised
+PNG_MARK = b"Software\0torchmark"  # a chunk of text that marks our cards
 
 
 class ReportOptions(PriceOptions):
@@ -135,7 +135,7 @@ def _leaderboard(options: ReportOptions, format_: str) -> str:
 
 
 def _why_unsound(path: Path) -> str:
-    """Why `torchmark check` rejects a file; empty if it does not. Raw samples, most of its bytes, are left out."""
+    """Why `torchmark check` rejects a file, without its raw samples; empty if it does not."""
     from torchmark.cli.check import FileCheck
 
     check = FileCheck(path.name, path, samples=False)
@@ -148,10 +148,10 @@ def _why_unsound(path: Path) -> str:
 
 
 def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None:
-    """Write the report to its file. Text goes to stdout unless a file is named: other programs read it."""
+    """Text goes to stdout unless a file is named: other programs read it."""
     subject = "leaderboard" if options.leaderboard else "report" if format_ == PAGE else "card"
     out = options.out or Path("-" if format_ in TEXTS else f"torchmark-{subject}.{format_}")
-    whole, verb = content.encode() if isinstance(content, str) else content, "read"
+    whole, fix = content.encode() if isinstance(content, str) else content, "Name another place with --out"
     if out == Path("-"):
         if isinstance(content, str):
             emit(content)
@@ -160,19 +160,16 @@ def _deliver(content: str | bytes, format_: str, options: ReportOptions) -> None
         else:
             sys.stdout.buffer.write(content)
         return
-    try:
-        if out.is_file() and not options.force:  # a report or card may be replaced; any other file is kept
+    with os_errors("write", out, fix):
+        if out.is_file() and not options.force:  # only a report or card may be replaced
             from torchmark.report.html import is_own_page
 
-            with out.open("rb") as file:
+            with os_errors("read", out, fix), out.open("rb") as file:
                 beginning = file.read(4096)
             if beginning and not is_own_page(beginning) and PNG_MARK not in beginning[:100]:
                 raise UsageError(f"{out} exists and is not a report", "Name another file, or add --force")
-        verb = "write"
         if out.exists() and not out.is_file():  # a pipe or a device cannot be replaced
             out.write_bytes(whole)
         else:
             write_whole(out, [whole])
-    except OSError as error:
-        raise StoreError(f"cannot {verb} {out}: {error.strerror}", "Name another place with --out") from error
     say(f"wrote {clean(str(out))} ({size(len(whole))})")

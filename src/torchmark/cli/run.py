@@ -18,7 +18,7 @@ from torchmark.cli.options import argument, axes_field, command, flag, option
 from torchmark.cli.output import headline_of, print_report, say
 from torchmark.errors import EXIT_FINE, StoreError, UsageError
 from torchmark.library import TARGET, Measurement, choose, make_header, with_budget
-from torchmark.measure.cases import SUITES, Part, Sweep, expand, place
+from torchmark.measure.cases import SUITES, Part, expand, place
 from torchmark.measure.engine import Progress
 from torchmark.measure.machine import keep_awake
 from torchmark.measure.messages import Message, Phase, Rendezvous
@@ -80,7 +80,7 @@ def run(options: RunOptions) -> int:
         with execution.hold_machine(options):
             return _resume(options, options.resume)
     parts, devices = select(options, options.nodes, options.rendezvous)
-    # Before looking at the machine: importing torch would disturb a run that measures.
+    # Lock before looking at the machine: importing torch would disturb another run.
     with execution.hold_machine(options):
         machine = execution.look(devices or None, place(parts, devices or ["cpu"]))
         plan = make_plan(place(parts, [device.name for device in machine.devices]), options)
@@ -96,7 +96,7 @@ def run(options: RunOptions) -> int:
 
 
 def select(options: PlanOptions, nodes: int = 1, endpoint: str | None = None) -> tuple[tuple[Part, ...], Sequence[str]]:
-    """The cases to measure, and the named devices; no devices means all that are here. Quick: raises for mistakes."""
+    """The cases to measure, and the named devices; none means all that are here."""
     named, params = options.workloads, options.read_params(bool(options.workloads), options.tiny)
     if named and options.suite:
         raise UsageError("a suite and workloads were both named", "Name one or the other")
@@ -112,7 +112,6 @@ def select(options: PlanOptions, nodes: int = 1, endpoint: str | None = None) ->
 
 
 def make_plan(cases: tuple[Case, ...], options: RunOptions, resumed: RunHeader | None = None, **more: Any) -> Plan:
-    """A plan with the settings of the options, or of the run that is resumed."""
     settings, suite = resumed or options, None if options.workloads else options.suite or "quick"
     if not resumed:
         more |= {"target": options.target or TARGET, "guarded": bool(suite) and not options.tiny}
@@ -123,7 +122,7 @@ def make_plan(cases: tuple[Case, ...], options: RunOptions, resumed: RunHeader |
 
 
 def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> Rendezvous | None:
-    """Where the nodes meet, if there are several; every case must have as many workers on each of them."""
+    """Where the nodes meet, if there are several; each case must have as many workers on each of them."""
     if (nodes > 1) != bool(endpoint):
         raise UsageError("--nodes and --rendezvous belong together", "Give the number of machines and HOST:PORT of one")
     if not endpoint:
@@ -131,8 +130,7 @@ def find_rendezvous(cases: Sequence[Case], nodes: int, endpoint: str | None) -> 
     if not re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):[1-9]\d{0,4}", endpoint):
         raise UsageError(f"'{endpoint}' is not HOST:PORT", "Write it as in node0:29400")
     if uneven := [case.text for case in cases if case.workers % nodes]:
-        fix = "--workers counts those of all nodes together"
-        raise UsageError(f"{uneven[0]} cannot be divided among {nodes} nodes", fix)
+        raise UsageError(f"{uneven[0]} cannot be divided among {nodes} nodes", "--workers counts all nodes together")
     return Rendezvous(endpoint, nodes)
 
 
@@ -145,7 +143,7 @@ def _describe(plan: Plan) -> int:
 
 
 def _measure(study: Measurement, writer: store.RunWriter, options: RunOptions, before: Run | None = None) -> int:
-    """Measure, show and keep; a disk that fails says how to go on. `before` is the run that is resumed."""
+    """`before` is the run that is resumed."""
     name = "last" if writer.path.parent == store.home() else str(writer.path)
 
     def first_answer(_: object) -> str:
@@ -215,12 +213,12 @@ def _resume(options: RunOptions, name: str) -> int:
     with execution.announced(store.RunWriter.resume(path)) as writer:
         if writer.read().results == run.results:
             return _measure(Measurement(plan, run.header.machine, done), writer, options, run)
-    return _resume(options, name)  # until just now, another process has added to the file
+    return _resume(options, name)  # another process has added to the file
 
 
 def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Result]]]:
     header, done = run.header, results_so_far(run)
-    cases = expand(Sweep(header.cases))
+    cases = expand(header.cases)
     for text, results in done.items():
         now = find_workload(results[0].case.workload).version
         if any(result.version != now for result in results):
@@ -237,8 +235,7 @@ def plan_rest(run: Run, options: RunOptions) -> tuple[Plan, dict[str, list[Resul
             if was != now:
                 cause = f"this run was started on another machine: its {name} was {was} and is {now} here"
                 raise UsageError(cause, "Start a new run without --resume")
-    share = missing / max(header.processes * len(cases), 1)
-    budget_s = options.budget_s or max((header.budget_s or 0.0) * share, 1.0)
+    budget_s = options.budget_s or max((header.budget_s or 0.0) * missing / max(header.processes * len(cases), 1), 1.0)
     return make_plan(cases, options, header, budget_s=budget_s, more=run.ended), done
 
 

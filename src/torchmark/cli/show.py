@@ -1,6 +1,5 @@
-"""`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared, and as files to share."""
+"""`torchmark runs`, `show`, `compare` and `export`: stored runs listed, printed, compared and shared."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torchmark.report import render
 from torchmark.report.files import listing_document
 from torchmark.report.text import clean, escape_json
 from torchmark.store import find_run, home, load_runs, read_header, scan_runs, shareable_lines, write_export
+from torchmark.store.files import plain
 
 _RUNS_HELP = "A RUN of any command is an id or its beginning, a label, `last`, `last~1`, a publication, or a file."
 
@@ -60,7 +60,7 @@ def show(options: ShowOptions) -> None:
 
     is_table = options.format == "table"
     found = load_runs(options.run, samples=options.samples, repeats=options.format == "csv", local=is_table)
-    if options.case is not None:  # this very case, or else all cases that contain the text
+    if options.case is not None:  # this case, or else all that contain the text
         known = [result.case.text for run in found for result in run.results]
         wanted = {options.case} & set(known) or {text for text in known if options.case in text}
         if not wanted:
@@ -149,6 +149,6 @@ def export(options: ExportOptions) -> None:
         for line in shareable_lines(path):
             emit(escape_json(line.decode()))
     if options.out or not options.show:
-        target = options.out or Path(f"torchmark-{re.sub(r'[^A-Za-z0-9-]', '-', read_header(path).id)[:80]}.jsonl")
+        target = options.out or Path(f"torchmark-{plain(read_header(path).id)[:80]}.jsonl")
         size = write_export(path, target)
         say(f"Wrote {clean(str(target))}, {size} bytes: torchmark export {options.run} --show prints them")

@@ -14,8 +14,8 @@ from torchmark.cli.execution import Ending, execute, exit_code_of, hint_at_limit
 from torchmark.cli.options import argument, axes_field, command, flag, option, several
 from torchmark.cli.output import emit, emit_plan, print_report
 from torchmark.errors import EXIT_CHECK_FAILED, EXIT_FINE, EXIT_NOTHING_MEASURED, UnknownName
-from torchmark.library import Axes, find_case, locate, read_devices, stored_ceilings, usable_bytes
-from torchmark.measure.cases import split_settings
+from torchmark.library import find_case, locate, read_devices, stored_ceilings, usable_bytes
+from torchmark.measure.cases import Axes, split_settings
 from torchmark.publications import find_publication, names
 from torchmark.records import DeviceInfo, Limiting, Machine, parse_case
 from torchmark.report.publications import replication_document
@@ -28,7 +28,7 @@ from torchmark.studies.limits import plan_cases as plan_limits
 from torchmark.studies.replicate import ReplicateOptions, Replication, plan_tasks, published_tables
 from torchmark.studies.tune import NUMBERS, News, Tune, TuneOptions, axes_of, combinations, variations
 
-DEVICE_BUDGET_S = 50.0  # for the limits of a device; loading torch comes on top
+DEVICE_BUDGET_S = 50.0  # for a device; loading torch comes on top
 _COUNT = click.IntRange(1, 1 << 40)
 
 
@@ -105,8 +105,8 @@ class FitArguments(CaseOptions):
 def fit(options: FitArguments) -> int:
     """Find the largest batch that fits into memory, and the most efficient one.
 
-    Every size runs in a process of its own that is refused more memory than it may have: running out of it is an
-    answer, not an accident. Also printed: memory as fixed plus per item, and the rate at every size.
+    Every size runs in a process of its own that is refused more memory than it may have. Also printed: memory as fixed
+    plus per item, and the rate at every size.
 
     Examples:
       torchmark fit resnet50 --mode train              the largest batch that fits here

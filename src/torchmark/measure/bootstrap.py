@@ -1,14 +1,12 @@
-"""The first file that runs in a new interpreter: reports what is missing there, or makes this torchmark importable.
-
-Every Python from 3.7 on must be able to parse this file, so that an old one can report that it is too old. The other
-environment needs no torchmark of its own: both sides of a comparison are measured by the same code.
-"""
+"""The first file that runs in a new interpreter: reports what is missing, or makes this torchmark importable, so that
+both sides of a comparison run the same code. Python 3.7 must be able to parse it, to report that it is too old."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import signal
 import sys
 
 OLDEST = (3, 11)
@@ -33,7 +31,7 @@ def main() -> None:
 
 
 def find_refusal(needed: list[str]) -> dict[str, str]:
-    """Why nothing can be measured with this interpreter, and the fix; empty if all is well."""
+    """Why nothing can be measured with this interpreter; empty if all is well."""
     if sys.version_info < OLDEST:
         found, oldest = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
         fix = f"Make an environment with Python {oldest} or later for it"
@@ -54,6 +52,14 @@ def lend_package() -> None:
     assert spec.loader
     sys.modules["torchmark"] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
+
+
+def request_death_signal(name: str) -> None:
+    """On Linux, receive this signal when the parent dies: a watching thread may be too late."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.Signals[name])  # PR_SET_PDEATHSIG
 
 
 if __name__ == "__main__":

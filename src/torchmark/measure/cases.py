@@ -1,4 +1,4 @@
-"""Cases: sweeps and suites of them, their checks, parameters and options, and whether a result fits the known work."""
+"""Cases: sweeps and suites, checks, parameters and options, and whether a result fits the known work."""
 
 import math
 import os
@@ -15,53 +15,48 @@ from torchmark.case import AXES, MOST_CASES, parse_value
 from torchmark.devices import ACCELERATOR, KINDS
 from torchmark.errors import TorchmarkError, UnknownName, UsageError
 from torchmark.meters.process import allowed_cores
-from torchmark.records import CASE_OPTIONS, Case, Result, Value, parse_case
+from torchmark.records import CASE_OPTIONS, Case, DeviceInfo, Result, Value, parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting, Workload
 from torchmark.workloads.own.files import split_name
 
-# Options of a case that any work in torch can use, the default first.
+# Options for any work in torch, the default first.
 PROCESS_OPTIONS = {
     "matmul": ("highest", "high", "medium"),
     "isa": ("all", "avx512-core-bf16", "avx512-core", "avx2"),
     "bind": ("free", "close", "spread"),
     "wait": ("usual", "active", "passive"),
 }
-# Variables read when torch is imported: a process that was forked after that cannot apply them.
+# Read when torch is imported: a process that was forked later cannot apply them.
 _VARIABLES = {"bind": "OMP_PROC_BIND", "wait": "OMP_WAIT_POLICY"}
 _ISA = "ONEDNN_MAX_CPU_ISA"  # read at the first matrix product
 _RANGE_HELP = "A range is 1..4, 128..512+128 or 16..256x2"
 _MOST_VALUES = 1000
+GIB = 1024**3
 _AXES = {axis.name: axis for axis in AXES if axis.name != "protocol"}  # that a sweep can choose
+Axes = Mapping[str, Sequence[str]]  # values as typed, with commas and ranges, by name of an axis or a parameter
+_NO_AXES: Axes = {}
 
 
-class Sweep(Struct, frozen=True):
-    """Every combination of these. All values are as typed: with commas, numbers with ranges."""
-
-    workloads: Sequence[str]  # names, or text forms of cases, which are taken as they are
-    axes: Mapping[str, Sequence[str]] = {}  # by the name of an axis or of an option of a case
-    params: Mapping[str, Sequence[str]] = {}
-    nodes: int = 1  # that share the workers
-    tiny: bool = False
-
-
-def expand(sweep: Sweep) -> tuple[Case, ...]:
-    """All cases of a sweep, in the given order; the last part changes fastest."""
-    if not sweep.workloads:
+def expand(
+    workloads: Sequence[str], axes: Axes = _NO_AXES, params: Axes = _NO_AXES, nodes: int = 1, tiny: bool = False
+) -> tuple[Case, ...]:
+    """Every combination, the last part changing fastest; `nodes` share the workers. Texts of cases stay as they are."""
+    if not workloads:
         raise UsageError("no workload is named", "`torchmark list` shows them")
-    if all("@" in name for name in sweep.workloads) and (sweep.params or sweep.axes.get("mode")):
+    if all("@" in name for name in workloads) and (params or axes.get("mode")):
         raise UsageError("--mode and -p do not change a case that is written out", "Write them into the case")
-    for name in sweep.axes:
+    for name in axes:
         _check_name("option", name, _AXES)
     cases = dict[str, Case]()
-    for name in sweep.workloads:
+    for name in workloads:
         is_written = "@" in name
-        for case in [parse_case(name)] if is_written else _combine(find_workload(name), sweep):
+        for case in [parse_case(name)] if is_written else _combine(find_workload(name), axes, params, nodes, tiny):
             if case.protocol == "as-published":
                 steady = replace(case, protocol="steady").text
                 fix = f"Replay the publication with `torchmark replicate`, or measure {steady}"
                 raise UsageError(f"{name} is timed the way its publication did, which is no way to measure", fix)
-            # The accelerator of a sweep gets its name only when the machine is looked at.
+            # The accelerator gets its name when the machine is looked at.
             later = not is_written and case.device == ACCELERATOR
             checked = replace(check_case(replace(case, device="cpu") if later else case), device=case.device)
             cases[checked.text] = checked
@@ -99,11 +94,17 @@ def full_params(case: Case) -> Struct:
     return read_params(find_workload(case.workload), case.params)
 
 
-def memory_needed(case: Case, nodes: int = 1) -> float | None:
-    """About the memory that a case needs on its device; None if too little to matter. Ranks share only a CPU."""
+def memory_needed(case: Case, nodes: int = 1) -> float:
+    """About the memory that a case needs on its device; 0 if too little to matter. Ranks share only a CPU."""
     needed = find_workload(case.workload).memory_bytes(full_params(case), setting_of(case, world_size=1))
-    ranks = case.workers // nodes if case.device == "cpu" else 1
-    return None if needed is None else needed * ranks
+    return (needed or 0.0) * (case.workers // nodes if case.device == "cpu" else 1)
+
+
+def excess_memory(case: Case, devices: Iterable[DeviceInfo], nodes: int = 1) -> str:
+    """Why a case does not fit into the memory of its device; empty where it may."""
+    room = next((info.memory_bytes for info in devices if info.name == case.device), None)
+    needed = memory_needed(case, nodes)
+    return f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}" if room and needed > room else ""
 
 
 def setting_of(case: Case, **changes: Any) -> Setting:
@@ -123,33 +124,33 @@ def _changed(workload: Workload, params: Struct) -> dict[str, Value]:
     return {name: value for name, value in asdict(params).items() if value != defaults[name]}
 
 
-def _combine(workload: Workload, sweep: Sweep) -> Iterator[Case]:
+def _combine(workload: Workload, axes: Axes, params: Axes, nodes: int, tiny: bool) -> Iterator[Case]:
     declared = [field.name for field in _fields(workload)]
-    for name in sweep.params:
+    for name in params:
         _check_name(f"parameter of {workload.name}", name, declared)
     usual = {name: axis.default for name, axis in _AXES.items()}
     usual |= {"mode": workload.modes[0], "workers": workload.default_workers}
-    # Threads of each rank where counts of workers are compared: what the largest count leaves for each.
-    typed = {name: split_values(sweep.axes.get(name, ())) for name in _AXES}
+    # Where counts of workers are compared, ranks have the threads that the largest count leaves for each.
+    typed = {name: split_values(axes.get(name, ())) for name in _AXES}
     counts = {_AXES["workers"].read(text) for text in typed["workers"]}
     if len(counts) > 1:
-        usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // sweep.nodes or 1))
-    axes = {name: typed[name] or (str(usual[name]),) for name in _AXES if typed[name] or usual[name] is not None}
-    swept = {name: axes.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
-    swept |= {f"-p {name}": split_values(sweep.params[name]) for name in declared if name in sweep.params}
-    swept |= axes
+        usual["threads"] = max(1, len(allowed_cores()) // (max(counts) // nodes or 1))
+    others = {name: typed[name] or (str(usual[name]),) for name in _AXES if typed[name] or usual[name] is not None}
+    swept = {name: others.pop(name) for name in ("device", "mode")}  # parameters follow these, and precede the others
+    swept |= {f"-p {name}": split_values(params[name]) for name in declared if name in params}
+    swept |= others
     _check_count(math.prod(map(len, swept.values())))
-    start = _changed(workload, workload.tiny) if sweep.tiny else {}
+    start = _changed(workload, workload.tiny) if tiny else {}
     for chosen in product(*swept.values()):
         given = dict(zip(swept, chosen, strict=True))
-        params = {name: parse_value(given[f"-p {name}"]) for name in declared if f"-p {name}" in given}
+        values = {name: parse_value(given[f"-p {name}"]) for name in declared if f"-p {name}" in given}
         settings = {name: _AXES[name].read(given[name]) for name in _AXES if name in given}
         options = {name: settings.pop(name) for name in CASE_OPTIONS if name in settings}
-        yield Case(workload.name, params=start | params, options=options, **settings)
+        yield Case(workload.name, params=start | values, options=options, **settings)
 
 
 def check_device(name: str) -> None:
-    """Check the name only: whether such a device is here is asked where it is opened."""
+    """Check the name only; whether the device is here shows when it is opened."""
     kind, colon, index = name.partition(":")
     if kind not in KINDS and name != ACCELERATOR:
         raise UnknownName("device", name, [kind for kind in KINDS if kind != "fake"])
@@ -209,7 +210,7 @@ def split_settings(texts: Iterable[str], example: str = "-p batch=16,64") -> dic
 
 
 def split_values(texts: Iterable[str]) -> tuple[str, ...]:
-    """All values of comma-separated texts, with ranges written out."""
+    """The values in comma-separated texts, with ranges written out."""
     values = list[str]()
     for part in (part.strip() for text in texts for part in text.split(",")):
         if not part:
@@ -242,7 +243,7 @@ def _takes(kind: inspect.Type) -> str:
             return ", ".join(_choices(kind))
         case inspect.BoolType():
             return "on, off"
-        case inspect.UnionType():  # one kind, or the word that says that it has no default
+        case inspect.UnionType():  # one kind, or the word for no default
             kinds = [each for each in kind.types if not isinstance(each, inspect.LiteralType)]
             return _takes(kinds[0]) if len(kinds) == 1 else "a value"
         case inspect.IntType() | inspect.FloatType():
@@ -263,12 +264,11 @@ def offered(case: Case) -> dict[str, tuple[str, ...]]:
 
 
 def tunable_dtypes(case: Case) -> tuple[str, ...]:
-    dtypes = find_workload(case.workload).dtypes
-    return tuple(dtype for dtype in ("float32", "bfloat16", "float16") if dtype in dtypes)
+    return tuple(each for each in ("float32", "bfloat16", "float16") if each in find_workload(case.workload).dtypes)
 
 
 def chosen_instructions() -> str | None:
-    """The `isa` in the environment, from the user or because the CPU lacks what it announces."""
+    """The `isa` in the environment, set by the user or because the CPU lacks what it announces."""
     value = os.environ.get(_ISA, "").lower().replace("_", "-")
     return value if value in PROCESS_OPTIONS["isa"][1:] else None
 
@@ -280,7 +280,7 @@ def environment_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def follow(options: Mapping[str, str]) -> None:
-    """Apply what can still be applied to this process, which has not computed anything yet."""
+    """Apply what can be applied to a process that has not computed anything yet."""
     if "isa" in options:
         os.environ[_ISA] = options["isa"].upper().replace("-", "_")
     if "matmul" in options:
@@ -291,9 +291,9 @@ def follow(options: Mapping[str, str]) -> None:
 
 
 def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
-    """Each difference from what is known here, after the place of its field. Nothing is run."""
+    """Each difference from what is known here, after its field; nothing is run."""
     case = result.case
-    if split_name(case.workload):  # a user's own file: one of that name here may be any other
+    if split_name(case.workload):  # a file of that name here may be another one
         return
     try:
         check_case(case)
@@ -306,7 +306,7 @@ def compare_with_known(result: Result) -> Iterator[tuple[str, str]]:
         yield "$.result.version", f"{case.workload} has no version {result.version} here, but {workload.version}"
     if result.version != workload.version or result.status != "ok":
         return
-    # A parameter that the workload has gained since then was at its default.
+    # Newer parameters were at their default.
     if asdict(workload.params()) | result.params != asdict(params):
         yield "$.result.params", "they are not those of the case"
     if result.numeric is None and workload.needs_torch and steady:
@@ -330,9 +330,8 @@ class Part(Struct, frozen=True):
     only: str = ""  # "cpu" or "accelerators": the devices that the cases are for
 
 
-# The suites: what `run` measures when no workload is named. Each line is a sweep, on all devices or some, in the order
-# of value, as a run may be short of time or stopped early: one case for each area, those with published partners at the
-# published sizes, then what people run today.
+# What `run` measures when no workload is named. Each line is a sweep, on all devices or some. The most valuable come
+# first, as a run may stop early: a case for each area, published ones at their sizes, then what people run today.
 _QUICK = """\
 mlp mode=infer outputs=512
 resnet50 mode=infer
@@ -399,7 +398,7 @@ SUITES = {"quick": _QUICK, "standard": _QUICK + _STANDARD, "full": _QUICK + _STA
 
 
 def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
-    """The cases of each line. Tiny keeps the choices that set no size: variants, dtypes, modes."""
+    """The cases of each line. Tiny keeps choices that set no size: variants, dtypes, modes."""
     _check_name("suite", name, SUITES)
     parts = list[Part]()
     for line in SUITES[name].splitlines():
@@ -410,13 +409,12 @@ def expand_suite(name: str, tiny: bool = False) -> tuple[Part, ...]:
         if tiny:
             chosen = {each.name for each in list_parameters(find_workload(workload)) if each.choices}
             params = {name: values for name, values in params.items() if name in chosen - {"size", "model"}}
-        cases = expand(Sweep([workload], {"device": [ACCELERATOR], **axes}, params, tiny=tiny))
-        parts.append(Part(cases, only))
+        parts.append(Part(expand([workload], {"device": [ACCELERATOR], **axes}, params, tiny=tiny), only))
     return tuple(parts)
 
 
 def place(parts: Sequence[Part], devices: Iterable[str]) -> tuple[Case, ...]:
-    """All cases on these devices, one device after the other; a case that names its device stays there."""
+    """All cases on one device after the other; a case that names its device stays there."""
     cases: dict[str, Case] = {}
     for device in devices:
         for part in parts:

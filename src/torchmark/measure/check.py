@@ -28,35 +28,28 @@ from torchmark.workloads.reference import rounding_at
 if TYPE_CHECKING:
     import torch
 
-_CURE = "Do not trust this device with this dtype before you know why; `torchmark devices --audit` tries it by itself"
+_CURE = "Do not trust this device with this dtype; `torchmark devices --audit` tests it"
 
-# The unit roundoff of each dtype (half the gap between 1 and the next number), and by how many units rounding may move
-# an output (root mean square, relative to the reference). Short formats are summed in float32 and rounded once: 0.43
-# units for one product, 0.75 where a device rounds parts of the sum, too. At 1.5, a matrix that is 1% off (2.6 units of
-# bfloat16) still fails. Long formats round every partial sum: 6 units were seen for a thousand terms in the worst
-# order, and it grows with the root of their number.
-_UNITS = {
-    "float64": (2.0**-53, 64.0),
-    "float32": (2.0**-24, 64.0),
-    "float16": (2.0**-11, 1.5),
-    "bfloat16": (2.0**-8, 1.5),
-}
+# The unit roundoff of each dtype, and by how many units rounding may move an output (root mean square). Short formats
+# are summed in float32 and rounded once: 0.43 units for a product, 0.75 where a device rounds parts of the sum, too; at
+# 1.5, a matrix that is 1% off (2.6 units of bfloat16) still fails. Long formats round every partial sum: 6 units were
+# seen for a thousand terms in the worst order, growing with the root of their number.
+_UNITS = {"float64": (2.0**-53, 64), "float32": (2.0**-24, 64), "float16": (2.0**-11, 1.5), "bfloat16": (2.0**-8, 1.5)}
 # For several roundings, the reference is computed again with every operator's results off by up to a unit, evenly
 # spread. That is 0.58 units for one operator; as most round less, 0.8 of the outcome counts as one.
 _SPREAD = 0.8
-_LEAST_UNIT = 2.0**-30  # a smaller difference would vanish in the rounding of the reference itself
+_LEAST_UNIT = 2.0**-30  # less would vanish in the rounding of the reference
 _UNKNOWN = 8.0  # where that is impossible
-# By chance, an output of one number may hardly move in one draw; in four that is rare. Large models get fewer.
+# An output of one number may by chance hardly move in one draw, but rarely in four. Large models get fewer.
 _DRAWS, _DRAWING_S = 4, 1.0
-# What products of float32 may be made of, by torch's setting.
+# What float32 products may be made of, by torch's setting.
 _ALLOWED_IN_FLOAT32 = {"highest": "float32", "high": "float16", "medium": "bfloat16"}
-_WORST_ELEMENT = 4.0  # the largest of millions of errors is this many times that of all elements together
+_WORST_ELEMENT = 4.0  # the largest of millions of errors, relative to their root mean square
 
 
 def check_step(step: Step, dtype: str) -> NumericCheck | None:
-    """How far the step's outputs are from the reference; None if there is nothing to compare. Leaves what is timed
-    unchanged, so it may come before or after measuring."""
-    # One wrong weight among millions hides in the rounding of the outputs of a short format, but not here.
+    """How far the outputs are from the reference; None without one. Leaves what is timed unchanged."""
+    # One wrong weight among millions would hide in the rounding of the outputs.
     pairs = step.copies() if step.copies else ()
     for index, (there, made) in enumerate(pairs):
         wrong = there.detach().cpu() != made.detach()
@@ -82,7 +75,7 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
 
 
 def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[float]:
-    """For each output the error that rounding explains, relative to its root mean square."""
+    """The error that rounding explains in each output, relative to its root mean square."""
     import torch
 
     assert step.reference
@@ -97,7 +90,7 @@ def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[f
                 rounded = [_as_exact(expected) for expected in step.reference()]
             moved = [other - expected for other, expected in zip(rounded, reference, strict=True)]
             squares = [before + float(each.square().sum()) for before, each in zip(squares, moved, strict=True)]
-    except (RuntimeError, ValueError, IndexError):  # the model refuses numbers that are slightly off
+    except (RuntimeError, ValueError, IndexError):  # the model refuses such numbers
         return [unit * factor * _UNKNOWN] * len(reference)
     lengths = [float(expected.norm()) or 1.0 for expected in reference]
     found = [math.sqrt(each / draws) / size / (_SPREAD * drawn) for each, size in zip(squares, lengths, strict=True)]
@@ -137,32 +130,30 @@ def _name(index: int, count: int, kind: str = "output") -> str:
     return f"the {kind}" if count == 1 else f"{kind} {index + 1} of {count}"
 
 
-_STEP_S, _ROUNDS = 0.005, 9  # long enough that launching, synchronising and reading back are negligible
+_STEP_S, _ROUNDS = 0.005, 9  # launching, synchronising and reading back are negligible
 _LEFT_OVER = 0.1  # work still under way after we synchronised
 _TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 8e-3, "float16": 2e-3}  # none as large as 1%
-_FIX = "Fix that before you use its times; `torchmark devices --audit` tries it by itself"
+_FIX = "Fix that before you use its times; `torchmark devices --audit` tests it"
 
 
 class Proof(Struct, frozen=True):
     device: str
     name: str  # what is claimed about it
     figure: str
-    passed: bool | None  # None: the device computes no such thing, so there is nothing to prove
+    passed: bool | None  # None: the device cannot compute it
     dtype: str | None = None
 
 
 def audit_device(device: Device) -> Iterator[Proof]:
     yield from prove_times(device)
-    died = partial(_no_outputs, device.name)
-    yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, died)
+    yield from try_each("torchmark.measure.check:check_outputs", device.name, DTYPES, Proof, _no_outputs)
     steps = np.diff([device.clock() for _ in range(10_000)])
     resolution_s = min(steps[steps > 0], default=time.get_clock_info("perf_counter").resolution)
     backwards = int((steps < 0).sum())
     figure = f"smallest step {resolution_s * 1e9:.0f} ns, ran backwards {backwards} times in {len(steps)}"
     yield Proof(device.name, "the clock is fine and steady", figure, backwards == 0 and bool(resolution_s <= 1e-6))
     # What torchmark itself costs, by the wall clock.
-    seconds = timeit.repeat(partial(device.timer(do_nothing), 2_000), number=1, repeat=6)
-    cost_s = statistics.median(seconds[1:]) / 2_000
+    cost_s = statistics.median(timeit.repeat(partial(device.timer(do_nothing), 2_000), number=1, repeat=6)[1:]) / 2_000
     yield Proof(device.name, "the harness is cheap", f"{cost_s * 1e9:.0f} ns for an empty step", cost_s <= 50e-6)
 
 
@@ -176,7 +167,7 @@ def prove_times(device: Device) -> Iterator[Proof]:
         return proof
 
     threads = torch.get_num_threads()
-    if device.place == "cpu":  # several threads on a busy CPU wait for one another without rule; one shows as much
+    if device.place == "cpu":  # several threads on a busy CPU wait for one another; one shows as much
         torch.set_num_threads(1)
     try:
         bench = _Bench(device)
@@ -192,8 +183,6 @@ def prove_times(device: Device) -> Iterator[Proof]:
 
 
 class _Bench:
-    """Steps of matrix products on one device, of a length that suits it."""
-
     def __init__(self, device: Device) -> None:
         self.device, self._repetitions, self._last = device, 1, None
         for size in (256, 512, 1024, 2048, 4096):
@@ -220,7 +209,7 @@ class _Bench:
         return self.device.clock() - started
 
     def prove_synchronization(self) -> Proof:
-        """What we time ends no earlier than a value can be read back, and leaves nothing to wait for."""
+        """A timed block ends no earlier than a value can be read back, and leaves nothing to wait for."""
         run, rows = self.step(), []
         time_block = self.device.timer(run)
         for _ in range(_ROUNDS):
@@ -237,13 +226,12 @@ class _Bench:
         timers = [self.device.timer(self.step(factor)) for factor in (1, 2, 4, 8)]
         best_s = [math.inf] * len(timers)
         for _ in range(_ROUNDS):
-            # Disturbances only ever add time, so the least disturbed step of each length is compared.
+            # Disturbances only add time, so the fastest step of each length is compared.
             best_s = [min(best, time_block(1).total_s) for best, time_block in zip(best_s, timers, strict=True)]
             self._until_read()
         ratios = [larger / max(smaller, 1e-12) for smaller, larger in pairwise(best_s)]
         figure = f"twice the work takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} times as long"
-        passed = all(1.7 <= ratio <= 2.35 for ratio in ratios)
-        return Proof(self.device.name, "time grows with work", figure, passed)
+        return Proof(self.device.name, "time grows with work", figure, all(1.7 <= ratio <= 2.35 for ratio in ratios))
 
 
 def check_outputs(say: Say, name: str, dtypes: Sequence[str]) -> Iterator[Proof]:
@@ -270,7 +258,7 @@ def prove_outputs(device: Device, dtype: str) -> Proof:
                 want = powers / powers.sum(axis=-1, keepdims=True)
             found = device.observe(found).cpu().double().numpy()
             error = float(np.linalg.norm(found - want) / np.linalg.norm(want))
-            if math.isnan(error) or error > worst:  # NaN loses every comparison, so it is asked for first
+            if math.isnan(error) or error > worst:  # NaN loses every comparison
                 worst, operation = error, name
             if math.isnan(error):
                 break
@@ -294,11 +282,11 @@ def _inputs(rows: int, columns: int, seed: int, dtype: str) -> tuple[Any, Any]:
 
 
 def check_device(device: Device, run: Callable[[], object], dtype: str | None) -> None:
-    """Raise where this device's times for this step are wrong, or, with a dtype, its numbers."""
+    """Raise where the device's times for this step are wrong, or its numbers in this dtype."""
     if not device.queues:
         return
     shares = [_share_left(device, run)]
-    while shares[-1] > _LEFT_OVER and len(shares) < 10:  # anything may delay one read; a broken device fails each time
+    while shares[-1] > _LEFT_OVER and len(shares) < 10:  # one read may be delayed; a broken device fails each time
         shares.append(_share_left(device, run))
     if shares[-1] > _LEFT_OVER:
         left = f"{min(shares):.0%} of the work still to do"
@@ -308,7 +296,7 @@ def check_device(device: Device, run: Callable[[], object], dtype: str | None) -
 
 
 def _share_left(device: Device, run: Callable[[], object]) -> float:
-    """How much of its work a block of steps left for later, for which a read has to wait."""
+    """The share of a block's work for which a later read has to wait."""
     if device.needs_torch:
         import torch
 

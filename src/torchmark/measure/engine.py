@@ -19,12 +19,13 @@ MIN_BLOCK_S = 10e-6  # below this the clock's own cost and grain show in a sampl
 SYNC_SHARE = 0.01
 CONFIRMATION_Z = 2.3
 CORRELATED = 2.0  # correlation time from which a series counts as correlated
-ENOUGH_TIMES = 100.0  # correlation times that a correlated series must last before it counts as steady
+ENOUGH_TIMES = 100.0  # correlation times until a correlated series counts as steady
 GLANCE_S = 1.0  # how often the meters are read between two checkpoints
 FEWEST_SAMPLES = 3
-SLOW_STEP_S = 1.0  # from here on the next process matters more than the next step
+SLOW_STEP_S = 1.0  # from here on another process helps more than another step
 
 Clock = Callable[[], float]
+Run = Callable[[], object]
 TimeBlock = Callable[[int], Block | float]
 ReadConditions = Callable[[], Conditions]
 
@@ -32,7 +33,7 @@ ReadConditions = Callable[[], Conditions]
 class Settings(Struct, frozen=True):
     target: float = 0.01
     budget_s: float = 5.0
-    steps: int | None = None  # exactly this many steps, one sample each, for any precision
+    steps: int | None = None  # exactly so many, one sample each, for any precision
     sustain: bool = False  # go on until the budget is spent, for any precision
     min_samples: int = 30
     min_time_s: float = 1.0
@@ -40,14 +41,13 @@ class Settings(Struct, frozen=True):
     growth: float = 1.25
     confirmation: float = 1.5
     max_samples: int = 50_000
-    warm: bool = False  # steps were run just before, so that the first one is like any other
-    call_cost_s: float = 0.0  # what calling an empty step costs; taken off every step
+    warm: bool = False  # steps were run just before: the first one is like any other
+    call_cost_s: float = 0.0  # of calling an empty step; taken off every step
 
 
 class Progress(Struct, frozen=True, tag="progress"):  # what is known at a checkpoint
     samples: int
     elapsed_s: float
-    budget_s: float
     center_s: float
     low_s: float
     high_s: float
@@ -68,7 +68,7 @@ def _check_finite(seconds: float, what: str) -> None:
 
 
 def choose_block_size(time_block: TimeBlock, sync_cost_s: float) -> int:
-    size = 1  # by chance a short block is no longer than its sync, which would ask for millions: try a longer one first
+    size = 1  # a short block may be no longer than its sync, which would ask for millions: try longer ones
     while True:
         total_s = min(as_block(time_block(size)).total_s for _ in range(2))
         wanted = block_size_for((total_s - sync_cost_s) / size, sync_cost_s)
@@ -84,8 +84,7 @@ def block_size_for(step_s: float, sync_cost_s: float) -> int:
 
 
 class Samples:
-    """Seconds per step: each step by the device's own events where it has them and there is room, else the mean step of
-    a block. Also waits for a core, switches and device time."""
+    """Seconds per step, by the device's events where there is room, else the mean of a block; waits and switches."""
 
     def __init__(self, time_block: TimeBlock, sync_cost_s: float, settings: Settings, clock: Clock) -> None:
         self.count, self.block_size, self.stamped, self.roomy = 0, 1, False, True
@@ -106,7 +105,6 @@ class Samples:
         return 0.0 if self.stamped else self._settings.call_cost_s
 
     def take(self, block_size: int, block: Block | None = None) -> None:
-        """Time a block, or take one that was timed before."""
         block = block or as_block(self._time_block(block_size))
         step_s = block.step_s
         self.block_size, self.stamped = block_size, isinstance(step_s, tuple)
@@ -123,7 +121,7 @@ class Samples:
             seconds = step_s if self.roomy else (sum(step_s) / block_size,)
         for each in seconds[: len(self._seconds) - self.count]:
             _check_finite(each, "step")
-            # A sync that was cheaper than calibrated must not make a time that has no logarithm.
+            # A sync that is cheaper than calibrated must leave a time with a logarithm.
             self._seconds[self.count] = max(each, 1e-12)
             self.count += 1
 
@@ -132,13 +130,11 @@ class Samples:
         settings = replace(settings or self._settings, call_cost_s=self.call_cost_s)
         return StopRule(settings, "median" if size == 1 else "mean", size, self._clock)
 
-    def estimate(
-        self, rule: "StopRule", first_step_s: float, duration_s: float, readings: Sequence[Conditions] = ()
-    ) -> Estimate:
+    def estimate(self, rule: "StopRule", first_s: float, duration_s: float, readings: Sequence[Conditions]) -> Estimate:
         assert rule.reading is not None  # a rule only finishes at a look
         waited = None if self._wait_s is None else min(self._wait_s / max(self._total_s, 1e-12), 1.0)
         known = Estimate(  # what follows from the samples is replaced
-            0.0, 0.0, 0.0, rule.estimand, "noisy", first_step_s, 0.0, 0, Trend(0.0, 0.0),
+            0.0, 0.0, 0.0, rule.estimand, "noisy", first_s, 0.0, 0, Trend(0.0, 0.0),
             block_size=self.block_size,
             sync_cost_s=self._sync_cost_s,
             call_cost_s=self.call_cost_s,
@@ -166,16 +162,16 @@ class StopRule:
         return self._clock() - self._started
 
     def due(self, count: int) -> bool:
-        """Whether to look now; also decides whether there is time for another sample."""
+        """Whether to look now; decides whether there is time for another sample."""
         settings, elapsed = self.settings, self.elapsed_s
         sample_s, self._last_s = elapsed - self._last_s, elapsed
         if settings.steps is not None:
             self.finished = count >= settings.steps
             return self.finished
-        soon_late = count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
-        late = soon_late or elapsed >= settings.budget_s
+        late = elapsed >= settings.budget_s
+        late |= count >= FEWEST_SAMPLES and elapsed + sample_s > 1.1 * settings.budget_s
         self.finished = late or count >= settings.max_samples
-        # Short steps fill the array before the least time has passed, and a look at the end alone confirms nothing.
+        # Short steps could fill the array before the least time, and one look at the end confirms nothing.
         roomy = elapsed < settings.min_time_s and 2 * count < settings.max_samples
         return self.finished or (count >= self._next and not roomy)
 
@@ -188,11 +184,11 @@ class StopRule:
         precise = reading.interval.precision <= settings.target and reading.effective(count) >= settings.min_effective
         good = precise and enough and not unsteady
         if good and self._good_at:
-            # Stopping at a lucky moment is prevented by samples that the moment did not know.
+            # Fresh samples keep it from stopping at a lucky moment.
             start = max(reading.cut, min(count // 2, self._good_at // 2))
             change = rank_difference(values[start : self._good_at], values[self._good_at :], reading.time)
             good = abs(change) <= CONFIRMATION_Z
-        # A number of steps that was fixed beforehand cannot have been chosen by luck.
+        # A fixed number of steps cannot be a lucky moment.
         self.confirmed = good and (self._good_at > 0 or settings.steps is not None)
         self.finished = self.finished or (self.confirmed and not settings.sustain)
         self._good_at = count if good else 0
@@ -202,7 +198,7 @@ class StopRule:
     def progress(self, count: int) -> Progress:
         assert self.reading is not None
         times = (max(value - self.settings.call_cost_s, 0.0) for value in self.reading.interval)
-        return Progress(count, self.elapsed_s, self.settings.budget_s, *times)
+        return Progress(count, self.elapsed_s, *times)
 
 
 def measure_steps(
@@ -215,18 +211,16 @@ def measure_steps(
     settings: Settings = DEFAULTS,
     progress: Callable[[Progress], None] | None = None,
 ) -> Estimate:
-    """Sample until the step time is known well enough or the budget is spent.
-
-    `time_block(k)` runs k steps and returns their seconds, one synchronisation included. `conditions` and `progress`
-    are called at checkpoints, outside the timed region; `glance`, a cheaper reading, about every second between them.
-    """
+    """Sample until the step time is known well enough or the budget is spent. `time_block(k)` runs k steps and returns
+    their seconds, one synchronisation included. `conditions` and `progress` are called at untimed checkpoints, and
+    `glance`, a cheaper reading, about every second between them."""
     first = as_block(time_block(1))
     kept = [first] if settings.warm and first.total_s >= 0.5 else []  # too expensive to be thrown away
     samples = Samples(time_block, sync_cost_s, settings, clock)
     samples.stamped = isinstance(first.step_s, tuple)
     if not kept and settings.steps is None:
         usual = samples.block_size = choose_block_size(time_block, sync_cost_s)
-        if settings.sustain:  # samples of the whole time must find room, even if steps become faster
+        if settings.sustain:  # leave room for the whole time, even if steps become faster
             step_s = as_block(time_block(usual)).total_s / usual
             needed = math.ceil(settings.budget_s / max(step_s, 1e-9) / (0.8 * settings.max_samples))
             samples.block_size, samples.roomy = max(usual, needed), needed <= 1
@@ -274,11 +268,8 @@ def measure_pair(
     ratios: list[float] = []
     rule = StopRule(settings, "median", 1, clock)
     while not rule.finished:
-        if order.random() < 0.5:
-            a, b = step_s(0), step_s(1)
-        else:
-            b, a = step_s(1), step_s(0)
-        ratios.append(b / a)
+        seconds = {side: step_s(side) for side in ((0, 1) if order.random() < 0.5 else (1, 0))}
+        ratios.append(seconds[1] / seconds[0])
         if rule.due(len(ratios)):
             rule.look(np.array(ratios))
     assert rule.reading is not None  # a rule only finishes at a look

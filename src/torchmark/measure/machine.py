@@ -23,7 +23,7 @@ from torchmark.devices import ACCELERATOR, diagnose, find_devices, first_acceler
 from torchmark.devices.contract import Device
 from torchmark.devices.cpu import cpu_model
 from torchmark.errors import DeviceError, TorchmarkError
-from torchmark.measure.cases import full_params
+from torchmark.measure.cases import GIB, full_params
 from torchmark.measure.messages import Phase, Refused, Say, call
 from torchmark.measure.outcomes import AMX_FIX
 from torchmark.measure.process import Process, ProcessFailed, try_each
@@ -34,8 +34,8 @@ from torchmark.records import Case, Conditions, DeviceInfo, Machine, Remark
 from torchmark.settings import shareable_build, shareable_hardware, shareable_system, shareable_version
 from torchmark.workloads import find_workload
 
-GIB, SHARED_BYTES = 1024**3, 32 << 20  # the latter holds a few batches of every loading process
-SLOW = 20.0  # times slower than float32: computed, but without hardware or code made for it
+SHARED_BYTES = 32 << 20  # holds a few batches of every loading process
+SLOW = 20.0  # times slower than float32: nothing was made for it
 _TOO_LONG_S = 0.1
 
 
@@ -78,15 +78,14 @@ def _os_name() -> str:
     name, likes = release.get("ID", ""), release.get("ID_LIKE", "").split()
     if shareable_system(name):
         return f"{name.capitalize()} {release.get('VERSION_ID', '').partition('.')[0]}".strip()
-    # The version of a private distribution means nothing with the name of the one that it is based on.
+    # A derived distribution has its own version numbers.
     return next((like.capitalize() for like in likes if shareable_system(like)), system)
 
 
 def read_build(text: str) -> str:
     """The build that torch's version file names, such as `CUDA 12.6`."""
     for name, label in (("hip", "ROCm"), ("cuda", "CUDA"), ("xpu", "XPU")):
-        found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE)
-        if found:
+        if found := re.search(rf"^{name}\b[^=\n]*=\s*['\"]([\w.+-]+)['\"]", text, re.MULTILINE):
             return shareable_build(f"{label} {found[1]}")
     return "MPS" if platform.system() == "Darwin" and platform.machine() == "arm64" else "CPU"
 
@@ -122,10 +121,10 @@ class Inventory(Struct, frozen=True):
     threads: Threads
     dtypes: tuple[DtypeSupport, ...]
     cautions: tuple[Remark, ...]
-    meters: dict[str, dict[str, str]] = {}  # by device: what measures each reading, or why nothing does
+    meters: dict[str, dict[str, str]] = {}  # by device: the source of each reading, or why there is none
 
 
-def take_inventory(names: tuple[str, ...] | None = None) -> Inventory:
+def take_inventory(names: tuple[str, ...] | None) -> Inventory:
     import torch
 
     wanted = os.environ.get("OMP_NUM_THREADS", "")
@@ -150,8 +149,7 @@ def judge_dtypes(dtypes: Iterable[DtypeSupport]) -> Iterator[Remark]:
     for support in (each for each in dtypes if each.crashed):
         is_amx = support.device == "cpu" and "SIGILL" in (support.reason or "")
         fix = AMX_FIX if is_amx else "Leave this dtype out, or try another version of torch and of the driver"
-        cause = f"a {support.dtype} matmul on {support.device} fails: {support.reason}"
-        yield Remark("dtype-crashes", cause, fix)
+        yield Remark("dtype-crashes", f"a {support.dtype} matmul on {support.device} fails: {support.reason}", fix)
 
 
 def judge_power() -> Iterator[Remark]:
@@ -172,8 +170,7 @@ def _listen() -> Iterator[Remark]:
 
 def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
     def share(earlier: float | None, later: float | None) -> float:
-        growth = 0.0 if earlier is None or later is None else later - earlier
-        return growth / max(after.at_s - before.at_s, 1e-9)
+        return (0.0 if earlier is None or later is None else later - earlier) / max(after.at_s - before.at_s, 1e-9)
 
     other = share(before.other_cpu_s, after.other_cpu_s)
     if other > 0.1 * after.capacity:
@@ -186,7 +183,6 @@ def judge_load(before: Conditions, after: Conditions) -> Iterator[Remark]:
 
 
 def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Remark]:
-    """Loading processes pass their batches in shared memory, of which containers have little."""
     place = root / "dev/shm"
     loading = any(getattr(full_params(case), "loader_workers", 0) for case in cases)
     if loading and place.is_dir() and (free := shutil.disk_usage(place).free) < SHARED_BYTES:
@@ -195,7 +191,7 @@ def judge_shared_memory(cases: Iterable[Case], root: Path = ROOT) -> Iterator[Re
 
 
 def try_dtypes(device: str, dtypes: Sequence[str] = DTYPES) -> tuple[DtypeSupport, ...]:
-    def died(dtype: str, cause: str) -> DtypeSupport:
+    def died(device: str, dtype: str, cause: str) -> DtypeSupport:
         return DtypeSupport(device, dtype, runs=False, reason=cause, crashed=True)
 
     return tuple(try_each("torchmark.measure.machine:time_dtypes", device, dtypes, DtypeSupport, died))
@@ -228,7 +224,7 @@ def first_line(error: Exception) -> str:
 
 
 def _time_product(device: Device, dtype: str, size: int) -> float:
-    """Seconds of a square matrix product: the best of a few, unless one alone takes too long."""
+    """Seconds of a square matrix product: the best of a few, or a single long one."""
     import torch
 
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
@@ -250,7 +246,7 @@ def announced_amx(root: Path = ROOT) -> str | None:
 
 
 def lacks_amx() -> bool | None:
-    """Whether a bfloat16 product kills the process that tries it; None if the trial ended in another way."""
+    """Whether a bfloat16 product kills the process that tries it; None if it failed in another way."""
     (tried,) = try_dtypes("cpu", ("bfloat16",))
     if not tried.crashed:
         return False
@@ -258,10 +254,10 @@ def lacks_amx() -> bool | None:
 
 
 def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[Machine, tuple[Remark, ...]]:
-    """The machine with these devices, or all that work, and what would spoil the figures of these cases."""
+    """The machine with these devices, or all that work, and what would spoil figures of these cases."""
     cases = tuple(cases)
     workloads = {case.workload for case in cases}
-    if devices is not None and ACCELERATOR in devices:  # which one there is, only a look at all devices shows
+    if devices is not None and ACCELERATOR in devices:  # only a look at all devices shows which one
         first = first_accelerator(info.name for info in survey(None, workloads).machine.devices)
         devices = [*dict.fromkeys(first if name == ACCELERATOR else name for name in devices)]
     found = survey(devices, workloads)
@@ -271,15 +267,14 @@ def look_around(devices: Sequence[str] | None, cases: Iterable[Case]) -> tuple[M
 
 
 def survey(devices: Sequence[str] | None, workloads: Iterable[str] = ()) -> Surveyed:
-    """The machine, from a worker, as this process has no torch. Later workers share the imports for these workloads."""
+    """The machine, from a worker: this process has no torch. Later workers share the imports of these workloads."""
     is_real = devices is None or any(not name.startswith("fake") for name in devices)
     modules = ["torch", *(each for name in workloads for each in find_workload(name).imports)] if is_real else []
     try:
         with Process(modules=modules, timeout_s=120.0) as process:
             return survey_in(process, devices)
     except ProcessFailed as failure:
-        cause = f"the machine could not be surveyed: {failure.result.reason}"
-        raise DeviceError(cause, "Run `torchmark devices`") from failure
+        raise DeviceError(f"cannot survey the machine: {failure.result.reason}", "Run `torchmark devices`") from failure
 
 
 def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveyed:
@@ -289,7 +284,7 @@ def survey_in(process: Process, devices: Sequence[str] | None = None) -> Surveye
 
 
 def survey_here(say: Say, devices: Sequence[str] | None) -> Iterator[Surveyed]:
-    """The machine with its devices. One that was only found may fail, with a caution."""
+    """The machine with its devices. One that was not asked for may fail, with a caution."""
     infos, cautions = [], list(diagnose() if devices is None else ())
     for name in find_devices() if devices is None else devices:
         try:
@@ -311,7 +306,7 @@ def keep_awake() -> Iterator[None]:
         command = ["systemd-inhibit", "--what=sleep:idle", "--who=torchmark", "--why=measuring"]
         command += ["tail", f"--pid={own}", "-f", "/dev/null"]
     with ExitStack() as stack:
-        if command and shutil.which(command[0]):  # it ends with this process by itself, should this process be killed
+        if command and shutil.which(command[0]):  # it ends by itself if this process is killed
             null = subprocess.DEVNULL
             helper = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
             stack.enter_context(helper)

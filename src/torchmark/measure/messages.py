@@ -12,7 +12,7 @@ START = "start"  # the phase before a worker has said anything
 
 
 class Rendezvous(Struct, frozen=True):
-    endpoint: str  # host:port where the nodes of a run meet, the same on every node
+    endpoint: str  # host:port, the same on every node
     nodes: int
     patience_s: float = 300.0  # to wait for the others
 
@@ -23,14 +23,14 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
     seed: int = 0
     process: int = 0
     preheat_s: float = 0.0
-    time_left_s: float | None = None  # of the whole run: what cannot fit into this is skipped
-    deadline_s: float | None = None  # by the steady clock, which all processes share: when this one is ended
+    time_left_s: float | None = None  # of the whole run: what does not fit is skipped
+    deadline_s: float | None = None  # when this process is ended, by the steady clock that all share
     watch: bool = False
     whole: bool = False  # run the whole job, too
     data: str | None = None  # folder with the real data sets
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine
     memory_bytes: int | None = None  # of the host for the case, where that is less than is free
-    turns: int | None = None  # the most in a live comparison; None: the process measures on its own
+    turns: int | None = None  # at most, in a live comparison; None: the process measures alone
     compile_cache: str | None = None  # a folder without compiled code of other runs
 
     @property
@@ -38,9 +38,7 @@ class MeasureJob(Struct, frozen=True, tag="measure"):
         return self.rendezvous.nodes if self.rendezvous else 1
 
 
-class Call(Struct, frozen=True, tag="call"):
-    """Call a generator function with `Say` and these arguments; report each record that it yields."""
-
+class Call(Struct, frozen=True, tag="call"):  # with `Say` and these arguments; report each record that it yields
     function: str  # module:function
     arguments: Raw  # a list
 
@@ -70,11 +68,9 @@ class Failed(Struct, frozen=True, tag="failed"):
     detail: str | None = None
 
 
-class Opened(Struct, frozen=True, tag="opened"):
-    """A side of a live comparison has imported its packages and waits for `Prepare`."""
-
+class Opened(Struct, frozen=True, tag="opened"):  # has imported its packages, and waits for `Prepare`
     machine: Machine
-    packages: dict[str, str]  # versions of what the workload is made of, other than torch
+    packages: dict[str, str]  # versions of the workload's packages other than torch
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):

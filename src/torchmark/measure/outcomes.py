@@ -12,7 +12,7 @@ from torchmark.meters import ROOT, control_groups, read_text
 from torchmark.records import Result, Status
 from torchmark.workloads.own.files import is_own_file, place_of
 
-# Some backends raise a plain RuntimeError where memory ends; these are their words.
+# What backends say that raise a plain RuntimeError.
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(can't|cannot) allocate memory|(failed|unable) to allocate|(not enough|insufficient) memory|"
     r"invalid buffer size|OUT_OF_((DEVICE|HOST)_MEMORY|RESOURCES)|"
@@ -49,24 +49,23 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException, phase: str) -> Failure:
-    """What an exception means, such as `out of memory: RuntimeError during first step (my_model.py, line 12)`, with its
-    message as the detail."""
+    """Such as `out of memory: RuntimeError during first step (my_model.py, line 12)`; the message is the detail."""
     text = f"{type(error).__name__}: {error}"  # by name, so that it needs no torch
     no_room = isinstance(error, MemoryError) or text.startswith("OutOfMemoryError:") or OUT_OF_MEMORY.search(text)
     refused = isinstance(error, NotImplementedError) or UNSUPPORTED.search(text)
     said: Status = "oom" if no_room else "unsupported" if refused else "crashed"
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), said)
-    # Plug-ins and models can raise the same errors with any text.
+    # Plug-ins and models can raise these errors with any text.
     frames = traceback.extract_tb(error.__traceback__)
     is_ours = not frames or Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
     if isinstance(error, TorchmarkError) and error.shareable and is_ours:
         return Failure(status, ". ".join(filter(None, (error.cause, error.fix))), _short(error.detail))
-    # What a file of the user's raised is behind the error that says so.
+    # What the user's file raised is the cause of our error.
     name = type_name(error.__cause__ if isinstance(error, TorchmarkError) and error.__cause__ else error)
     meaning = {"oom": "out of memory: ", "unsupported": f"{_missing(str(error))}: "}.get(status, "")
     place, named_place, own_name = place_of(error), place_of(error, named=True), type(error).__name__
     reason = f"{meaning}{name} during {phase}{f' ({named_place})' if named_place else ''}"
-    # The first line of the message, after the type and the line of the file where the reason lacks them.
+    # What the reason lacks: line of the file, type, and the first line of the message.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])  # the cause may come after a colon
     parts = (place if place != named_place else "", own_name if own_name != type_name(error) else "", message)
@@ -74,7 +73,7 @@ def failure_of(error: BaseException, phase: str) -> Failure:
 
 
 def _missing(text: str) -> str:
-    """What is not supported. Names are taken from a message only where torch itself knows them."""
+    """What is not supported. Only names that torch itself knows are taken from a message."""
     if found := re.search(r"not implemented for '(\w+)'", text):
         dtype = _DTYPES.get(found[1])
         return "an operator is not implemented" + (f" for {dtype}" if dtype else "")
@@ -95,7 +94,7 @@ def _short(text: str) -> str | None:
 
 
 def type_name(error: BaseException | None) -> str:
-    """The exception's nearest class that a known library defines: names in a user's code are not shared."""
+    """The nearest class from a known library: names in a user's code are not shared."""
 
     def is_known(kind: type) -> bool:
         module = sys.modules.get(kind.__module__)
@@ -118,7 +117,7 @@ def death_of(exit_code: int | None, killed_for_memory: bool, phase: str, who: st
 
 
 def may_be_memory(result: Result) -> bool:
-    """Whether a crashed case may have been refused memory: its worker died, or a library hints at it."""
+    """Whether a crash may be a lack of memory: the worker died, or a library hints at it."""
     died = re.match(rf"{_WORKER} (was ended|exited|stopped)", result.reason or "")
     said = re.sub(r"^\S+, line \d+: ", "", result.detail or "").lower()  # the name of a file is no hint
     fault = re.search("illegal memory access|misaligned", said)
@@ -127,7 +126,7 @@ def may_be_memory(result: Result) -> bool:
 
 
 def memory_kills(root: Path = ROOT) -> int:
-    """How often the kernel has killed a process for lack of memory, in this control group or on the machine."""
+    """How often the kernel killed a process for lack of memory, in this control group or on the machine."""
     counters = ("memory.oom_control", "memory.events")  # of either version of control groups
     files = [folder / name for folder in control_groups("memory", root) for name in counters]
     for file in (*reversed(files), root / "proc/vmstat"):

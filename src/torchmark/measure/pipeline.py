@@ -30,11 +30,11 @@ from torchmark.errors import DoesNotFitError, TorchmarkError
 from torchmark.measure import messages, timing
 from torchmark.measure.cases import follow, full_params, setting_of
 from torchmark.measure.check import check_device, check_step
-from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Settings, choose_block_size
-from torchmark.measure.lifecycle import end_group, lead_own_group
+from torchmark.measure.engine import FEWEST_SAMPLES, SLOW_STEP_S, Progress, Run, Settings, choose_block_size
 from torchmark.measure.machine import describe_machine
 from torchmark.measure.messages import START, Measured, MeasureJob, Message, Order, Phase, Say
 from torchmark.measure.outcomes import failure_of, is_operator
+from torchmark.measure.process import end_group, lead_own_group
 from torchmark.meters.process import allowed_cores, count_stops, forget_peak, read_host_memory, read_moment
 from torchmark.records import START_UP, Case, Estimate, JobEstimate, Memory, NumericCheck, Result, StageEstimate, Value
 from torchmark.settings import PLUGIN, VARIABLES, key_of, redacted
@@ -42,13 +42,13 @@ from torchmark.workloads import brought_by, find_workload
 from torchmark.workloads.contract import Step
 
 ENDING_S = 2.0  # for a worker to sum up its result
-# How torch reports that a device lacks an operator, which runs on the CPU instead.
+# How torch reports an operator that runs on the CPU instead.
 _FALLBACK = re.compile(r"fall(s|ing)? ?back.*\bCPU\b", re.IGNORECASE | re.DOTALL)
 _OPERATOR = re.compile(r"operator 'aten::(\w{1,80})")
 
 
 class PreparedCase:
-    """One case in this process, from its device to the checked step; ranks override what they do together."""
+    """One case in this process; ranks override what they do together."""
 
     device: Device
     step: Step
@@ -91,10 +91,10 @@ class PreparedCase:
         return read_memory(self.device)
 
     def team_metrics(self, _: Estimate) -> dict[str, float]:
-        return {}  # what working together costs; asked for last, as it may leave the ranks with different weights
+        return {}  # comes last, as it may leave the ranks with different weights
 
     def run(self, drive: "Callable[[PreparedCase], Result]") -> Result:
-        """Open the device and let a driver do the rest; an exception becomes a status."""
+        """Open the device and call a driver; an exception becomes a status."""
         try:
             job, case = self.job, self.job.case
             self.workload, params = find_workload(case.workload), full_params(case)  # its file may have changed
@@ -104,7 +104,7 @@ class PreparedCase:
             self.device = self.open_device()
             self.uses_torch = self.device.needs_torch or self.workload.needs_torch
             self.settings = prepare_torch(case) if self.uses_torch else {}
-            # Few samples are no fault where so many steps were asked for.
+            # Few samples are no fault if so many steps were asked for.
             more = {PLUGIN: brought_by(case.workload) or None, "steps": job.settings.steps}
             self.settings |= {name: value for name, value in more.items() if value is not None} | self.team_settings
             return drive(self)
@@ -138,9 +138,8 @@ class PreparedCase:
         self.enter("check")
         if self.job.process > 0:
             return None
-        dtype = self.job.case.dtype if self.uses_torch else None
-        numeric = self.check_numbers(dtype) if dtype else None
-        check_device(self.device, self.step.run, dtype)
+        numeric = self.check_numbers(self.job.case.dtype) if self.uses_torch else None
+        check_device(self.device, self.step.run, self.job.case.dtype if self.uses_torch else None)
         return numeric
 
     def result(self, estimate: Estimate, **found: Any) -> Result:
@@ -171,7 +170,7 @@ def _measure_alone(case: PreparedCase) -> Result:
         watch(device, step, say)
     estimate = timing.time_on(device, step.run, settings, say)
     estimate = replace(estimate, first_step_s=case.first_s)  # the engine's own first step came later
-    # Whether the meters of this one device on this one machine see all that the ranks use.
+    # Whether this device's meters see all that the ranks use.
     all_seen = case.world_size == 1 or (case.local_size == case.world_size and device.kind == "cpu")
     estimate, provenance = timing.complete_power(estimate, device, step.run, all_seen)
     memory = case.memory()
@@ -181,8 +180,7 @@ def _measure_alone(case: PreparedCase) -> Result:
     numeric = case.check()
     found = step.metrics() if step.metrics else {}
     metrics = {name: float(value) for name, value in found.items() if math.isfinite(value)}
-    # Without a queue, launching operators is a part of a short step's time, which their number shows. A compiled step
-    # hides them, and ranks would have to run it together.
+    # Without a queue, launching operators takes part of a short step. A compiled one hides them; ranks would join in.
     countable = case.uses_torch and not device.queues and job.case.compile == "off" and job.case.workers == 1
     metrics |= {"operators": float(count_operators(step.run))} if countable and 0 < step_s <= 0.05 else {}
     if was_paused(case.began, read_moment()):
@@ -201,13 +199,13 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions |= {} if module.startswith("torch.") else {name: importlib.metadata.version(name)}
     say(messages.Opened(describe_machine([device.info()]), versions))
-    receive()  # the order to prepare: until then, another process prepares
+    receive()  # the order to prepare, as another process may prepare now
     if job.compile_cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.compile_cache
-    case.build(2)  # the two processes of a comparison that are alive share the memory
+    case.build(2)  # both sides of a comparison share the memory
     step, items, since = case.step, case.step.work.items, device.clock()
     time_block = device.timer(step.run)
-    steps_s = [time_block(1).total_s]  # a few, where they are short enough to be disturbed as a whole
+    steps_s = [time_block(1).total_s]  # short ones may be disturbed as a whole
     while len(steps_s) < 5 and device.clock() - since < 0.2:
         steps_s.append(time_block(1).total_s)
     step_s = min(steps_s)
@@ -233,8 +231,7 @@ def _take_part(case: PreparedCase, receive: Callable[[], Order]) -> NoReturn:
 
 
 def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
-    """How long to time the steps, and about how long one takes: enough for a figure, and at least 30% of the time of
-    preparing. Raise where that does not fit into the time left."""
+    """How long to time steps, at least 30% of preparing, and how long one takes. Raise where that does not fit."""
     job, settings, step_s = case.job, case.job.settings, 0.0
     left_s = math.inf if job.time_left_s is None else job.time_left_s
 
@@ -243,14 +240,13 @@ def _plan_steps(case: PreparedCase) -> tuple[Settings, float]:
 
     if settings.steps is None:
         step_s, fits = case.first_s, sum(case.phases_s.values()) + enough_s(case.first_s) < left_s
-        # A second step is only worth its time where it can be much faster, or decides whether the case fits.
+        # Take a second step only where it can be much faster, or decides whether the case fits.
         if job.case.compile != "off" or step_s <= 2.0 or not fits:
             step_s = case.device.timer(case.step.run)(1).total_s
         needed_s = sum(case.phases_s.values()) + enough_s(step_s)
         if needed_s > left_s:
             needs = f"a process needs about {needed_s:.3g} s (a step takes {step_s:.3g} s)"
-            cause = f"{needs} where {max(left_s, 0.0):.3g} s are left"
-            raise DoesNotFitError(cause, "Give it more time with --budget")
+            raise DoesNotFitError(f"{needs} where {max(left_s, 0.0):.3g} s are left", "Give it more time with --budget")
     if settings.sustain:
         return replace(settings, warm=True), step_s
     spent_s = sum(case.phases_s.values())
@@ -280,7 +276,6 @@ def read_memory(device: Device) -> Memory:
 
 
 def watch(device: Device, step: Step, say: Say) -> None:
-    """Report the step time of every second, until the session is stopped."""
     time_block = device.timer(step.run)
     size = choose_block_size(time_block, device.calibrate().sync_s)
     with timing.quiet_interpreter():
@@ -291,16 +286,16 @@ def watch(device: Device, step: Step, say: Say) -> None:
                 time_block(size)
                 total += size
             step_s = (device.clock() - since) / (total - before)
-            say(Progress(total, device.clock() - began, 0.0, step_s, step_s, step_s))
+            say(Progress(total, device.clock() - began, step_s, step_s, step_s))
 
 
 def log_traceback() -> None:
-    with contextlib.suppress(OSError):  # a log that cannot be written must not hide what went wrong
+    with contextlib.suppress(OSError):  # a broken log must not hide what went wrong
         traceback.print_exc()
 
 
 def prepare_torch(case: Case) -> dict[str, Value | None]:
-    """Set what the case asks of the process, and note every setting that changes the speed."""
+    """Apply the case's settings to the process; return every setting that changes the speed."""
     follow(case.options)
     import torch
 
@@ -320,8 +315,7 @@ def prepare_torch(case: Case) -> dict[str, Value | None]:
 
 
 def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) -> None:
-    """On the CPU, limit this process to its share of the free memory, and to `most_bytes`, so that a case that is too
-    large ends as `oom`, and not the whole machine."""
+    """On the CPU, limit memory to a share of what is free, and to `most_bytes`, so that a large case ends as `oom`."""
     if device.kind != "cpu" or sys.platform == "win32":  # which has no such limit
         return
     import resource
@@ -329,13 +323,13 @@ def limit_memory(device: Device, sharers: int, most_bytes: int | None = None) ->
     own = psutil.Process().memory_info()
     held = getattr(own, "data", own.rss)
     free = psutil.virtual_memory().available // sharers + held
-    if most_bytes is not None:  # of which this process has some already, and not all of that is counted as data
+    if most_bytes is not None:  # the process has some already, not all of it counted as data
         free = min(free, held + max(most_bytes - own.rss, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (free if hard < 0 else min(free, hard), hard))
 
 
-def count_operators(run: Callable[[], object]) -> int:
+def count_operators(run: Run) -> int:
     """How many operators one step hands to torch; runs it once more."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -344,11 +338,10 @@ def count_operators(run: Callable[[], object]) -> int:
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # nothing is compiled here, and loading the compiler would take a second
+            return False  # loading the compiler would take a second
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal called
-            del types
             called += 1
             return func(*args, **(kwargs or {}))
 
@@ -359,8 +352,8 @@ def count_operators(run: Callable[[], object]) -> int:
 
 @contextmanager
 def watch_fallback(kind: str = "") -> Iterator[list[str]]:
-    """Collect the operators that torch reports, once per process, to run on the CPU instead of this kind of device. A
-    model can warn in the same words, so nothing is collected on the CPU, and only operators of torch are named."""
+    """Collect operators that torch reports, once per process, to run on the CPU instead of this kind of device. A model
+    can warn in the same words: only operators of torch are named."""
     found = list[str]()
     if kind == "cpu":
         yield found
@@ -380,7 +373,7 @@ def watch_fallback(kind: str = "") -> Iterator[list[str]]:
 
 
 def serve(orders_from: int, replies_to: int) -> None:
-    """Obey one order from one pipe and answer over the other; end when the first closes."""
+    """Obey an order from one pipe and answer over the other; end when the first closes."""
     lead_own_group()
     forbid_fallback()
     count_stops()

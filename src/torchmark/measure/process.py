@@ -1,4 +1,4 @@
-"""A child process: start it, forked or anew, give it orders, receive its answers, and end it with all it started."""
+"""A child process: start it, forked or anew, give it orders, receive answers, end it with all it started."""
 
 import atexit
 import contextlib
@@ -7,6 +7,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -29,21 +30,20 @@ from torchmark.devices import forbid_fallback
 from torchmark.errors import DeviceError, TorchmarkError, UsageError
 from torchmark.local_log import open_log, redirect_output, size_of, trim
 from torchmark.measure import messages
+from torchmark.measure.bootstrap import request_death_signal
 from torchmark.measure.cases import environment_of
-from torchmark.measure.lifecycle import deferred_signals, request_death_signal
 from torchmark.measure.outcomes import death_of, memory_kills
 from torchmark.records import Case, Result, Status
 from torchmark.workloads import find_workload
 from torchmark.workloads.own.files import known_files, serve_knowing, split_name
 
 NEEDED = ("msgspec", "numpy", "psutil")
-GRACE_S, DRAIN_S = 2.0, 1.0  # to end after SIGTERM; for the last messages of a process that has ended
-LEAVING_S = 1.0  # to end by itself when it is done: its data loaders shut down
-DYING_S = 10.0  # until a process that closed its pipe has an exit code: a busy machine is late with it
+GRACE_S, DRAIN_S = 2.0, 1.0  # to end after SIGTERM; for the last messages of an ended process
+LEAVING_S = 1.0  # to end by itself, as data loaders have to shut down
+DYING_S = 10.0  # until a process that closed its pipe has an exit code, on a busy machine
 LOOK_S = 1.0  # between two looks at the size of the log
 LAST_WORDS_BYTES, LAST_LINES = 4096, 12
-# Schedulers kill a job's processes one by one: after the worker, our turn comes. Then the case was interrupted, and has
-# not crashed.
+# Schedulers kill a job's processes one by one: if our turn follows the worker's, the case was only interrupted.
 OUR_TURN_S = 0.25
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP")} - {0}
@@ -51,14 +51,22 @@ _ENDED_BY_OTHERS = {-getattr(signal, name, 0) for name in ("SIGTERM", "SIGKILL",
 STARTER = "TORCHMARK_STARTER"  # the process that starts the server
 SOCKET_FOLDER = "TORCHMARK_SOCKET_FOLDER"  # for the server to remove
 MODULES = "TORCHMARK_PRELOAD"  # separated by commas: imported once, shared by all workers
-HUNG_S = 600.0  # an import that takes longer never ends; while it runs in C, no Python signal handler gets its turn
+HUNG_S = 600.0  # a longer import never ends; while it is in C, no Python signal handler runs
 RESTART_S, STARTS = 0.2, 10
-LONGEST_FOLDER = 75  # Linux: a socket's path has at most 107 bytes, of which multiprocessing's names take 32
-SERVER_S = 60.0  # for the server that forks workers to import torch; not part of a worker's own time
+LONGEST_FOLDER = 75  # of 107 bytes of a socket's path on Linux, multiprocessing's names take 32
+SERVER_S = 60.0  # for the fork server to import torch; not part of a worker's own time
 # Nothing is downloaded, unless a user whose own file does so sets these to 0; libraries read them on import.
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "DISABLE_TELEMETRY"), "1")
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # a `random.py` in the current folder is not meant for torch
-_server_modules: dict[str, None] = {}  # an ordered set; it only grows, so that a new server knows them all
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # torch must not find a `random.py` in the current folder
+# Removes a folder when its parent ends; repeatedly, as the parent's workers may end a moment later.
+_REMOVE = """
+import shutil, sys, time
+sys.stdin.read()
+for _ in range(3):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(1)
+"""
+_server_modules: dict[str, None] = {}  # an ordered set that only grows, so that a new server knows them all
 _server_answered = False
 
 Expected = TypeVar("Expected", bound=messages.Message)
@@ -89,7 +97,7 @@ _open: "WeakSet[Process]" = WeakSet()  # those that were not closed yet
 
 
 class Process(contextlib.AbstractContextManager["Process"]):
-    """One child process; forked where the system allows it and no new interpreter is needed."""
+    """A child process, forked where the system allows it and no new interpreter is needed."""
 
     def __init__(
         self,
@@ -124,8 +132,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 raise failure from error
             raise
         self.pid, self._replies = self._child.pid, SimpleQueue[bytes | None]()
-        # The threads do not hold this object: if an interrupt drops it before it is closed, its pipe of orders closes,
-        # and the child, for which Python would wait on exit, ends.
+        # The threads do not hold this object: if an interrupt drops it, its pipe of orders closes, and the child ends.
         reader = threading.Thread(target=_read, args=(self._child.replies, self._replies), daemon=True)
         self._waiter = threading.Thread(target=_await_end, args=(self._child.wait, reader, self._replies), daemon=True)
         _open.add(self)
@@ -149,7 +156,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 case messages.Refused():
                     raise DeviceError(message.cause, message.fix, message.detail)
                 case messages.Measured(result):
-                    if messages.START in result.phases_s:  # the process itself has seen the least part of it
+                    if messages.START in result.phases_s:  # the process has seen little of it
                         result = replace(result, phases_s=result.phases_s | {messages.START: self._start_s or 0.0})
                     if result.status != "ok":
                         raise ProcessFailed(self.name, result, self._last_words())
@@ -173,7 +180,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self._waiter.join(LEAVING_S)
 
     def close(self) -> None:
-        """End it and all that it started; ranks have groups of their own, which a signal to its group misses."""
+        """End it and all that it started, ranks with groups of their own included."""
         descendants = []
         if self._waiter.is_alive():
             with contextlib.suppress(psutil.Error):
@@ -187,7 +194,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self.signal_group(_KILL)
         self._waiter.join(GRACE_S)
         if self._waiter.is_alive() and self._child.forked:
-            drop_stopped_server()  # a stopped server never reports the worker's end, and Python waits for it on exit
+            drop_stopped_server()  # it never reports the worker's end, for which Python waits on exit
         for descendant in descendants:
             with contextlib.suppress(psutil.Error):
                 descendant.kill()
@@ -204,7 +211,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
             try:
                 os.killpg(self.pid, number)
             except (AttributeError, ProcessLookupError):
-                if self._waiter.is_alive():  # else its number may belong to another process by now
+                if self._waiter.is_alive():  # else its number may be another process's by now
                     os.kill(self.pid, number)
 
     def _next(self, since: float, deadline: float) -> messages.Message:
@@ -225,7 +232,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                     raise self._failure("timeout", reason) from None
                 trim(self._printed, self._printed_before)
             except msgspec.MsgspecError as error:
-                if self._start_s is not None:  # some environments print a greeting when Python starts in them
+                if self._start_s is not None:  # some environments print a greeting when Python starts
                     reason = f"the worker sent an unreadable message during {self._phase}"
                     raise self._failure("crashed", reason) from error
             else:
@@ -279,9 +286,9 @@ def measure_case(
 
 
 def try_each(
-    function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str], Any]
+    function: str, device: str, dtypes: Sequence[str], kind: type[Any], died: Callable[[str, str, str], Any]
 ) -> Iterator[Any]:
-    """What the function yields for each dtype; `died(dtype, cause)` where it killed its process."""
+    """What the function yields for each dtype, or `died(device, dtype, cause)` where it killed its process."""
     remaining = list(dtypes)
     while remaining:
         try:
@@ -291,7 +298,7 @@ def try_each(
                     yield process.next_record(kind)
                     remaining.pop(0)
         except ProcessFailed as failure:
-            yield died(remaining.pop(0), failure.result.reason or "")
+            yield died(device, remaining.pop(0), failure.result.reason or "")
 
 
 def without_figure(case: Case, status: Status, reason: str) -> Result:
@@ -334,32 +341,32 @@ def _open_output() -> int:
 def start_interpreter(python: str, environment: Mapping[str, str], needed: Iterable[str], printed: int) -> Child:
     """Start a new interpreter with these variables; it refuses where it lacks a needed module."""
     variables, pipe = OFFLINE | dict(os.environ) | SAFE_PATH | dict(environment), subprocess.PIPE
-    variables.pop("__PYVENV_LAUNCHER__", None)  # macOS: would make another interpreter believe that it is ours
+    variables.pop("__PYVENV_LAUNCHER__", None)  # macOS: another interpreter would believe that it is ours
     command = [python, str(Path(__file__).with_name("bootstrap.py")), *needed]
     try:
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=printed, env=variables)
     except OSError as error:
         raise UsageError(f"{python} cannot be started: {error.strerror}", "Name a Python interpreter") from error
     orders, replies = process.stdin, process.stdout
-    process.stdin = process.stdout = None  # else a thread that waits for the process would hold them open
+    process.stdin = process.stdout = None  # else the waiting thread would hold them open
     assert orders and replies  # noqa: PT018 -- for the type checker
     return Child(process.pid, orders, replies, process.wait, lambda: process.returncode, forked=False)
 
 
 def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Child:
-    """Fork a process from the server, which is started where it is not running."""
+    """Fork a process from the server; start that if needed."""
     global _server_answered
     _server_modules.update(dict.fromkeys(modules))
     context: Any = multiprocessing.get_context("forkserver")
     orders_from, orders_to = context.Pipe(duplex=False)
     replies_from, replies_to = context.Pipe(duplex=False)
-    # Files close by themselves if an interrupt comes first: the worker then ends.
+    # As files, they close at an interrupt, and the worker ends.
     orders, replies = os.fdopen(_descriptor(orders_to), "wb"), os.fdopen(_descriptor(replies_from), "rb")
     output = Connection(os.dup(printed), readable=False)  # multiprocessing can hand connections to another process
     arguments = (known_files(), _serve_forked, orders_from, replies_to, output)
     process = context.Process(target=serve_knowing, args=arguments)
     try:
-        # The first start waits for the server's imports, which an interrupt should not have to.
+        # An interrupt should not wait for the server's imports.
         with deferred_signals() if _server_answered else contextlib.nullcontext():
             _start_forked(context, process, patience_s)
         _server_answered = True
@@ -370,7 +377,7 @@ def fork_worker(modules: Iterable[str], printed: int, patience_s: float) -> Chil
     finally:
         for end in (orders_from, replies_to, output):
             end.close()
-    # The exit code can be read only once, so that the thread that waits must not read it.
+    # The exit code can be read only once, so not by the waiting thread.
     return Child(process.pid, orders, replies, lambda: wait([process.sentinel]), lambda: process.exitcode, forked=True)
 
 
@@ -382,7 +389,7 @@ def _serve_forked(orders_from: Connection, replies_to: Connection, output: Conne
 
 
 def _descriptor(connection: Connection) -> int:
-    """The pipe of a connection, without the frame that Python puts around each message."""
+    """The bare pipe of a connection, without Python's framing of messages."""
     descriptor = os.dup(connection.fileno())
     connection.close()
     return descriptor
@@ -398,7 +405,7 @@ def _start_forked(context: Any, process: Any, patience_s: float) -> None:
             _ensure_server(context)
             guard.start()
             process.start()
-        except (OSError, EOFError):  # the server was killed; once it is seen to be dead there is a new one
+        except (OSError, EOFError):  # the server was killed; a new one follows
             if attempt == STARTS - 1 or time.monotonic() > deadline:
                 raise
             time.sleep(RESTART_S)
@@ -409,23 +416,23 @@ def _start_forked(context: Any, process: Any, patience_s: float) -> None:
 
 
 def _ensure_server(context: Any) -> None:
-    """Start the server unless it is alive. It prints nothing to the terminal, and ends with this process."""
+    """Start the server unless it is alive; it prints nothing, and ends with this process."""
     from multiprocessing import forkserver, resource_tracker
     from multiprocessing.util import get_temp_dir
 
-    forbid_fallback()  # torch reads this while it is imported, which the server does once for all workers
+    forbid_fallback()  # torch reads this at import, once for all workers
     context.set_forkserver_preload([__name__])
     about = {STARTER: str(os.getpid()), MODULES: ",".join(_server_modules)}
     variables, folder, streams = dict(os.environ), tempfile.tempdir, dict[int, int]()
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.environ.update(OFFLINE | variables | SAFE_PATH | about)
-        # No tracebacks on the terminal, and no process that outlives us and keeps a reader of our output waiting.
+        # No tracebacks on the terminal, and no process that outlives us with our output open.
         for stream in (1, 2):
             with contextlib.suppress(OSError):  # it may be closed
                 streams[stream] = os.dup(stream)
                 os.dup2(null, stream)
-        resource_tracker.ensure_running()  # before there is a folder: a kill meanwhile would leave it behind
+        resource_tracker.ensure_running()  # before there is a folder, which a kill would leave behind
         if multiprocessing.parent_process() is None:  # else the folder is shared with the parent's other children
             if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
                 tempfile.tempdir = "/tmp"
@@ -462,11 +469,76 @@ def _server_pid() -> int | None:
     return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined, no-any-return]  # not public
 
 
+def lead_own_group() -> None:
+    """Start a session whose whole group SIGTERM ends."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+        signal.signal(signal.SIGTERM, lambda *_: end_group())
+        request_death_signal("SIGTERM")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def end_with(lifeline: Connection) -> None:
+    def watch() -> None:  # until the other end closes
+        with contextlib.suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        end_group()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_group() -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def ending_handlers() -> dict[signal.Signals, Any]:
+    """The handlers of the signals that end a run, except ignored ones and those not installed from Python."""
+    numbers = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    return {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+
+def set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Hold back signals by their handlers while a worker starts: blocked ones would reach it and other threads."""
+    arrived: list[int] = []
+    kept = ending_handlers() if threading.current_thread() is threading.main_thread() else {}
+    set_handlers(dict.fromkeys(kept, lambda number, _: arrived.append(number)))
+    try:
+        yield
+    finally:
+        set_handlers(kept)
+        for number in arrived:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[str]:
+    """A folder that is removed afterwards, by another process even if this one is killed."""
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
+    command = [sys.executable, "-I", "-S", "-c", _REMOVE, str(folder)]
+    null = subprocess.DEVNULL  # holding our output open would keep its reader waiting
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True) as remover:
+        try:
+            folder.mkdir(mode=0o700)
+            yield str(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            remover.kill()
+
+
 def _tie_to(starter: int, folder: str | None) -> None:
-    """In the server: end with the run that started it, even if it is killed while the server still imports."""
+    """In the server: end with its run, even if that is killed while the server still imports."""
     server = os.getpid()
 
-    def remove() -> None:  # the folder, once the run is gone; for a moment it may still start another server
+    def remove() -> None:  # the folder, once the run is gone, which may still start another server
         deadline = time.monotonic() + 1.0
         while os.getppid() == starter and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -477,7 +549,7 @@ def _tie_to(starter: int, folder: str | None) -> None:
         remove()
         os._exit(1)
 
-    atexit.register(remove)  # a server whose run closes the pipe to it ends in order
+    atexit.register(remove)  # the run closes the pipe, and the server ends in order
     signal.signal(signal.SIGTERM, end)
     request_death_signal("SIGTERM")
     if os.getppid() != starter:
@@ -488,7 +560,7 @@ if STARTER in os.environ:  # set for the server alone, which imports this file f
     _tie_to(int(os.environ[STARTER]), os.environ.pop(SOCKET_FOLDER, None))
     faulthandler.dump_traceback_later(HUNG_S, exit=True)
     for name in ("torchmark.measure.pipeline", *filter(None, os.environ.pop(MODULES, "").split(","))):
-        with contextlib.suppress(Exception):  # a library that cannot be imported fails only the cases that need it
+        with contextlib.suppress(Exception):  # a broken library fails only the cases that need it
             importlib.import_module(name)
     faulthandler.cancel_dump_traceback_later()
     find_workload("null")  # imports every workload

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -25,10 +25,11 @@ from torchmark.devices import open_device
 from torchmark.devices.contract import BlockTimer, Device, do_nothing
 from torchmark.errors import CaseError, DeviceError, UnsupportedError
 from torchmark.measure import messages, pipeline
+from torchmark.measure.bootstrap import request_death_signal
 from torchmark.measure.cases import full_params
-from torchmark.measure.engine import DEFAULTS, measure_pair
-from torchmark.measure.lifecycle import end_group, end_with, request_death_signal
+from torchmark.measure.engine import DEFAULTS, Run, measure_pair
 from torchmark.measure.outcomes import Failure, death_of, failure_of, memory_kills, type_name
+from torchmark.measure.process import end_group, end_with
 from torchmark.meters.process import allowed_cores, count_stops, forget_peak
 from torchmark.records import Block, Estimate, Memory, NumericCheck, Result
 from torchmark.workloads import find_workload
@@ -36,8 +37,8 @@ from torchmark.workloads import find_workload
 PATIENCE_S = 60.0  # for ranks that are all on this machine
 CHECK, MEMORY, END = -1, -2, -3  # orders of rank 0; all others are numbers of functions to time
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}  # of the exchange, by kind of device
-_HUB = "TORCHMARK_RANKS"  # variable with the hub's address and key, the job, and its start
-# In the message of a rank that lost its peers, because another rank had ended.
+_HUB = "TORCHMARK_RANKS"  # address and key of the hub, the job, and its start
+# What a rank says that lost its peers because another rank had ended.
 PEER_LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(closed|refused|reset)"
     r"|gloo.*(pair|transport|timed out)|remote process exited"
@@ -74,7 +75,7 @@ def _blank(job: messages.MeasureJob) -> Result:
 
 
 def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phase: str, for_memory: bool) -> Failure:
-    """Which rank was the first to go, and how: all others are then ended or complain about it."""
+    """Which rank failed first, and how: all others are then ended or complain about it."""
     reported = {each.rank for each in failed}
     ended = [rank for rank, code in codes.items() if code < 0 and -code not in (signal.SIGTERM, signal.SIGABRT)]
     aborted = [rank for rank, code in codes.items() if -code == signal.SIGABRT]
@@ -91,7 +92,7 @@ def root_cause(codes: Mapping[int, int], failed: Sequence[messages.Failed], phas
 
 
 class Hub:
-    """Receives what the ranks of this node report, and passes it on or keeps it for the end."""
+    """Receives what the ranks of this node report; passes it on or keeps it for the end."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, count: int) -> None:
         self.answer: Result | None = None
@@ -99,7 +100,7 @@ class Hub:
         self.joined, self._lock = threading.Event(), threading.Lock()
         self.patience_s = job.rendezvous.patience_s if job.rendezvous else PATIENCE_S
         self._job, self._say = job, say
-        # On Linux the name is kept by the kernel alone: it is gone with its process, however that ends.
+        # On Linux an abstract name, which ends with its process.
         key, name = secrets.token_bytes(32), f"\0torchmark-{secrets.token_hex(8)}" if sys.platform == "linux" else None
         listener = Listener(name, backlog=64, authkey=key)
         os.environ[_HUB] = messages.encode((name or str(listener.address), key.hex(), job, time.monotonic())).decode()
@@ -148,7 +149,7 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     for name in filter(re.compile("torch.distributed.elastic").match, list(logging.root.manager.loggerDict)):
-        logging.getLogger(name).setLevel(logging.ERROR)  # it warns of what is done on purpose; each has its own level
+        logging.getLogger(name).setLevel(logging.ERROR)  # they warn of what is intended; each has its own level
     meeting, end = job.rendezvous, time.monotonic() + hub.patience_s
     while True:
         configuration = LaunchConfig(
@@ -167,13 +168,13 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
         try:
             elastic_launch(configuration, sys.executable)("-P", "-m", "torchmark.measure.ranks")
         except SignalException:
-            end_group()  # as a worker does on SIGTERM; the launcher has ended the ranks
+            end_group()  # the launcher has ended the ranks
         except ChildFailedError as error:
             return {rank: failure.exitcode for rank, failure in error.failures.items()}, ""
         except (RendezvousError, RuntimeError, ValueError, OSError) as error:
             if hub.joined.is_set() or meeting is None or time.monotonic() > end:
                 return {}, _no_ranks(job, type_name(error))  # its message has addresses
-            time.sleep(0.5)  # the meeting place of the case before may be just about to close
+            time.sleep(0.5)  # that of the case before may be about to close
             continue
         return {}, ""
 
@@ -181,12 +182,12 @@ def _launch(job: messages.MeasureJob, per_node: int, hub: Hub) -> tuple[dict[int
 def _no_ranks(job: messages.MeasureJob, cause: str) -> str:
     if job.rendezvous is None:
         return f"the ranks could not be started: {cause}"
-    fix = "Give the same command on every node, and a port that is free on the host of the rendezvous"
+    fix = "Give the same command on every node, and a free port of the rendezvous host"
     return f"the nodes did not meet within {job.rendezvous.patience_s:.0f} s ({cause}). {fix}"
 
 
 class Rank(pipeline.PreparedCase):
-    """One rank. Rank 0 measures as a single process does; the others run what it runs, whenever it does."""
+    """Rank 0 measures as a single process does; the others run what it runs, whenever it does."""
 
     def __init__(self, job: messages.MeasureJob, say: messages.Say, device: Device) -> None:
         import torch
@@ -195,10 +196,10 @@ class Rank(pipeline.PreparedCase):
         names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         self.rank, self.world_size, self.local_size = (int(os.environ[name]) for name in names)
         self.team_settings = {"nodes": job.nodes, "backend": BACKENDS[device.kind]}
-        self.busy = self.ready = False  # in the middle of something together; waiting for orders of rank 0
+        self.busy = self.ready = False  # doing something together; waiting for orders of rank 0
         self.device, self._torch, self._distributed = device, torch, torch.distributed
         self._own_timer, self._timers = device.timer, dict[int, BlockTimer]()
-        self._runs: tuple[Callable[[], object], ...] = (do_nothing,)
+        self._runs: tuple[Run, ...] = (do_nothing,)
         self._order, self._token = torch.zeros(2, dtype=torch.int64), torch.zeros(1)
 
     def open_device(self) -> Device:
@@ -233,7 +234,7 @@ class Rank(pipeline.PreparedCase):
             self._order[0], self._order[1] = order, count
             self._distributed.broadcast(self._order, 0)
 
-    def _timer(self, run: Callable[[], object]) -> BlockTimer:
+    def _timer(self, run: Run) -> BlockTimer:
         if run not in self._runs:
             raise CaseError("the ranks were to run a function that is not part of the step", "Put it into the step")
         return partial(self._run_block, self._runs.index(run))
@@ -251,7 +252,7 @@ class Rank(pipeline.PreparedCase):
         return replace(block, total_s=self.device.clock() - started)
 
     def check_numbers(self, dtype: str) -> NumericCheck | None:
-        self._announce(CHECK)  # checking runs the step, and with it the exchange between the ranks
+        self._announce(CHECK)  # it runs the step, and so the exchange
         self.busy = True
         numeric = super().check_numbers(dtype)
         self.busy = False
@@ -271,7 +272,6 @@ class Rank(pipeline.PreparedCase):
         return Memory(host, peak, reserved, own.provenance + summed)
 
     def team_metrics(self, estimate: Estimate) -> dict[str, float]:
-        """The share of a step that goes into exchanging gradients."""
         step, device = self.step, self.device
         if step.alone is None:
             return {}
@@ -285,7 +285,7 @@ class Rank(pipeline.PreparedCase):
         self._announce(END, len(message))
         content = self._torch.frombuffer(bytearray(message), dtype=self._torch.uint8)
         self._distributed.broadcast(content, 0)
-        self._meet()  # a rank that left earlier could take what is still on its way with it
+        self._meet()  # a rank that left earlier could drop what is on its way
         return bytes(content.numpy().tobytes())
 
     def _meet(self) -> None:  # no rank leaves before all have come
@@ -315,14 +315,14 @@ def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> 
         import torch._dynamo  # noqa: F401 -- sharing gradients needs it; it is slow to import, and no part of building
 
     local = int(os.environ["LOCAL_RANK"])
-    # Ranks share the CPU; of other kinds each has its own device, counted from the named one.
+    # Ranks share the CPU, but have their own accelerators, counted from the named one.
     kind, _, first = job.case.device.partition(":")
     device = open_device(kind if kind == "cpu" else f"{kind}:{int(first or 0) + local}")
     backend = BACKENDS.get(device.kind)
     if backend is None:
         raise UnsupportedError(f"ranks cannot share work on {device.kind}", "Leave --workers out")
     if not dist.is_backend_available(backend):
-        raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients", "")
+        raise DeviceError(f"this torch has no {backend}, through which ranks on {device.kind} exchange gradients")
     dist.init_process_group(backend if backend == "gloo" else f"cpu:gloo,{device.kind}:{backend}")
     starting_s = time.monotonic() - started
     case = Rank(job, lambda message: worker.send_bytes(messages.encode(message)), device)
@@ -334,14 +334,14 @@ def _take_part(job: messages.MeasureJob, started: float, worker: Connection) -> 
         answer = messages.encode(messages.Measured(result))
         if result.status != "ok" and (case.busy or not case.ready):
             worker.send_bytes(answer)
-            os._exit(1)  # the others are in the middle of something that this rank has left
+            os._exit(1)  # this rank has left the others in the middle of something
         answer = case.end(answer)
     if local == 0:
         worker.send_bytes(answer)
     dist.destroy_process_group()
     for child in multiprocessing.active_children():
         child.kill()
-    os._exit(0)  # at once: taking down the model and the interpreter takes seconds and may hang
+    os._exit(0)  # an orderly end takes seconds and may hang
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Replays published benchmarks: how each publication timed its work, faults included, and the process that does so."""
+"""Replays published benchmarks as each publication timed its work, faults included, in a process."""
 
 import os
 import subprocess
 import sys
 import time
 import traceback
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_high
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from torchmark.analyze.verdict import contention_of, taken_by_others, was_paused
 from torchmark.devices import open_device
 from torchmark.devices.contract import Device, do_nothing
 from torchmark.errors import CaseError, DoesNotFitError
-from torchmark.measure.engine import DEFAULTS, measure_pair
+from torchmark.measure.engine import DEFAULTS, Run, measure_pair
 from torchmark.measure.messages import Phase, Say
 from torchmark.measure.outcomes import failure_of
 from torchmark.measure.pipeline import limit_memory, prepare_torch, read_memory
@@ -32,12 +33,13 @@ from torchmark.measure.training_script import STEP, Report, Stopwatch, Task, due
 from torchmark.meters import open_conditions
 from torchmark.meters.process import read_moment
 from torchmark.records import Case, Estimate, JobEstimate, Laps, Remark, Result, Trend, Value
+from torchmark.workloads.bert_encode import ID
 from torchmark.workloads.model import leaves_of
 
-FAULT_SHARE, PAIR_S = 0.25, 2.0  # for each fault at most: of the time that is left, and in seconds
+FAULT_SHARE, PAIR_S = 0.25, 2.0  # at most for each fault: of the time left, and in seconds
 SLOW_STEP_S = 0.2  # from here on two of each must do
-UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512; it takes torch to know this exactly
-ITERATIONS, FEWEST = 200, 20  # for a loop that ran until its user stopped it; a bar's pace comes from many
+UNET_FLOPS = 1.6e12  # of one iteration at 512 × 512, roughly
+ITERATIONS, FEWEST = 200, 20  # for a loop that its user stopped; a bar's pace comes from many
 # The published listing of simple-add; without a GPU its copies to one were left out.
 LISTING = """
 def foo():
@@ -49,8 +51,6 @@ def foo():
     return z
 """
 
-Run = Callable[[], object]
-
 
 class Played(Struct, frozen=True):
     step: Run = do_nothing
@@ -60,10 +60,10 @@ class Played(Struct, frozen=True):
 
 
 class Procedure(ABC):
-    """How one publication timed its work; an object lives as long as the process that replays its cases."""
+    """How one publication timed its work; one object for each process."""
 
     endless: ClassVar[bool] = False  # the loop was stopped by hand, so that only its later steps count
-    whole_process: ClassVar[bool] = False  # timed from outside, start of the interpreter included; without a GPU
+    whole_process: ClassVar[bool] = False  # timed with the start of the interpreter; without a GPU
     shared: ClassVar[str] = ""  # the workload whose cases were timed in one process
     variants: ClassVar[tuple[str, ...]] = ()  # readings of the listing, where text and effect differ
 
@@ -74,7 +74,7 @@ class Procedure(ABC):
         return ()
 
     def runs_on(self, case: Case, kind: str) -> bool:
-        # Without a device to copy to, copying per step would be the same as not copying.
+        # The CPU has nowhere to copy to.
         return case.transfer == "resident" if kind == "cpu" else not self.whole_process
 
     def made(self, task: Task) -> int:  # steps by the published loop
@@ -87,7 +87,7 @@ class Procedure(ABC):
         return cost_s(task.workload.work(task.params, task.setting(task.case.device)))
 
     def faults(self, _: Task, played: Played, device: Device, watch: Stopwatch) -> dict[str, float]:
-        """By what share each fault makes a step longer, timed in turn, without those that are too slow to try."""
+        """By what share each fault lengthens a step, unless it is too slow to try."""
         found = {}
         for fault, corrected in played.corrected.items():
             most_s = watch.time_left_s * FAULT_SHARE
@@ -107,7 +107,7 @@ class Procedure(ABC):
 
     @abstractmethod
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
-        """Do what the publication did, on the device at this place, timed by the stopwatch."""
+        """Do what the publication did, timed by the stopwatch."""
 
 
 def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: str = "step") -> Played:
@@ -117,7 +117,7 @@ def _run_loop(watch: Stopwatch, step: Run, published: int, count: int, stage: st
 
 
 def _run_keeping(watch: Stopwatch, step: Run, published: int, count: int) -> Played:
-    """The published loop: each output lives until the next one takes its place, and its graph with it."""
+    """A loop in which each output, and its graph, lives until the next one takes its place."""
     import torch
 
     output: object = None
@@ -202,10 +202,8 @@ class M1GpuForMl(Procedure):
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
         import torch
 
-        from torchmark.workloads.bert_encode import ID
-
         if task.case.workload == "stable-diffusion":  # a pass of one step to warm up, then the loop
-            # Decoding comes after the bar has ended, so its network is not even built.
+            # Decoding comes after the bar has ended.
             painting = task.workload.prepare(replace(task.params, decode=False), task.setting(place))
             painting.run()
             watch.start()
@@ -230,8 +228,7 @@ class SimpleAdd(Procedure):
             return ()
         found = "this torch's compiler does not fold the function; each call made its tensors anew."
         if as_run.metrics["folded"]:
-            found = "two calls of the compiled function gave the very same memory. The compiler had computed "
-            found += "its result once, so that an iteration only doubled that one tensor in place."
+            found = "two calls gave the very same memory. The result was computed once; an iteration only doubled it."
         if as_written is None or as_written.estimate is None:
             return (f"as-run: {found}",)
         ratio = as_written.estimate.center_s / as_run.estimate.center_s
@@ -242,8 +239,6 @@ class SimpleAdd(Procedure):
         return max(FEWEST, due(ITERATIONS, task.scale))
 
     def play(self, task: Task, place: str, watch: Stopwatch) -> Played:
-        import warnings
-
         import torch
 
         if task.params.variant != "as-run":
@@ -289,15 +284,10 @@ class IntelVsM2(Procedure):
 
 
 def _run_script(task: Task, time_left_s: float, **variables: str) -> tuple[float, Report]:
-    """How long the script takes in its own interpreter, and the report that it prints at its end."""
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "torchmark.measure.training_script"],
-        input=msgspec.json.encode((task, time_left_s)),
-        stdout=subprocess.PIPE,
-        env=os.environ | variables,
-        check=False,
-    )
+    """The script's seconds in its own interpreter, and the report that it prints."""
+    order, started = msgspec.json.encode((task, time_left_s)), time.perf_counter()
+    command = [sys.executable, "-P", "-m", "torchmark.measure.training_script"]
+    done = subprocess.run(command, input=order, stdout=subprocess.PIPE, env=os.environ | variables, check=False)
     seconds = time.perf_counter() - started
     lines = done.stdout.splitlines()
     report = msgspec.json.decode(lines[-1], type=Report) if lines else Report()
@@ -321,7 +311,7 @@ _PAUSE = Remark("paused", _SLEPT, "Replay it once more")
 
 
 def replay_all(say: Say, described: object, time_left_s: float, take_apart: bool = False) -> Iterator[Result]:
-    """The results of tasks of one publication; with `take_apart`, also what each fault of its procedure costs."""
+    """The results of tasks of one publication; `take_apart` adds what each fault of its procedure costs."""
     tasks = convert(described, tuple[Task, ...])
     procedure, deadline = PROCEDURES[tasks[0].publication](), time.monotonic() + time_left_s
     for task in tasks:
@@ -361,12 +351,11 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
     elif device.queues:
         stages = paced(stages, watch.unfinished_s)
     job, made = extrapolate(stages), procedure.made(task)
-    if not procedure.endless:  # what the published figure includes in addition to the work
+    if not procedure.endless:  # the published figure includes more than the work
         metrics |= {OVERHEAD + name: seconds for name, seconds in overheads(stages).items()}
         metrics |= {MADE: float(made)} if made != task.steps else {}
-    estimate = estimate_of(procedure, task, stages, job)
     return {
-        "estimate": replace(estimate, contention=contention, flags=(PAUSED,) * paused),
+        "estimate": replace(estimate_of(procedure, task, stages, job), contention=contention, flags=(PAUSED,) * paused),
         "cautions": (*disturbed, *[_PAUSE] * paused),
         "job": None if procedure.endless else job,
         "memory": memory,
@@ -378,7 +367,7 @@ def _replay(procedure: Procedure, task: Task, time_left_s: float, take_apart: bo
 
 
 def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
-    """Add what the device still had to do to steps that stand for many more, at the device's own pace."""
+    """Add what the device still had to do to the steps: they stand for many more."""
     share_s = unfinished_s / sum(len(laps.seconds) for laps in stages if laps.is_work)
     return tuple(
         replace(laps, seconds=[each + share_s for each in laps.seconds]) if laps.is_work else laps for laps in stages
@@ -386,23 +375,18 @@ def paced(stages: Sequence[Laps], unfinished_s: float) -> tuple[Laps, ...]:
 
 
 def estimate_of(procedure: Procedure, task: Task, stages: Sequence[Laps], job: JobEstimate) -> Estimate:
-    """The figure that the publication would have printed, for one step; such a procedure knows no interval."""
+    """The figure that the publication would have printed, for one step and without an interval."""
     work = next(laps for laps in stages if laps.is_work)
     center_s = later_step(work).center_s if procedure.endless else job.seconds / task.steps
     steps_s = tuple(work.seconds)
-    same = ("center_s", "low_s", "high_s", "mean_s", "mean_low_s", "mean_high_s")
-    centers: dict[str, Any] = dict.fromkeys(same, center_s)
     return Estimate(
-        **centers,
-        estimand="mean",
-        verdict="as-published",
-        first_step_s=steps_s[0],
-        effective_samples=float(len(steps_s)),
-        warmup_cut=0,
-        trend=Trend(0.0, 0.0),
+        *(center_s, center_s, center_s, "mean", "as-published", steps_s[0], float(len(steps_s)), 0, Trend(0.0, 0.0)),
         samples_s=steps_s,
         sample_count=len(steps_s),
         median_s=median_high(steps_s),
+        mean_s=center_s,
+        mean_low_s=center_s,
+        mean_high_s=center_s,
         min_s=min(steps_s),
         duration_s=sum(sum(laps.seconds) for laps in stages),
     )

@@ -1,4 +1,4 @@
-"""A session: measures the cases of a run round by round, each in fresh processes, and yields each result at once."""
+"""A session: measures the cases of a run in rounds of fresh processes, and yields each result at once."""
 
 import math
 import time
@@ -15,39 +15,47 @@ from torchmark.analyze.grades import margin_of
 from torchmark.analyze.spread import LEAST_MARGIN, Spread, typical_spread, with_intervals
 from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.errors import TorchmarkError
-from torchmark.measure.cases import full_params, memory_needed, setting_of
+from torchmark.measure.cases import excess_memory, full_params, setting_of
 from torchmark.measure.engine import DEFAULTS, FEWEST_SAMPLES
-from torchmark.measure.machine import GIB
 from torchmark.measure.messages import START, MeasureJob, Rendezvous
 from torchmark.measure.process import Listen, ignore, measure_case, without_figure
+from torchmark.measure.timing import with_flag
 from torchmark.records import Case, Machine, Result, Rigor, Run, Work
 from torchmark.workloads import find_workload
 
 PROCESSES: dict[Rigor, int] = {"quick": 1, "default": 3, "rigorous": 5}
 MOST_PROCESSES = 30
-# Processes differ by more than the steps inside one of them, so the time goes to more processes, not to more steps.
+# Processes differ by more than the steps inside one, so the time goes to more processes.
 STEPS_S: dict[Rigor, float] = {"quick": 60.0, "default": 1.0, "rigorous": 3.0}
-SETTLED = 3.0  # the error inside a process need not be below this fraction of the spread between them
+SETTLED = 3.0  # the error inside a process may be this fraction of the spread between them
 PREHEAT_S = 1.0
 LEAST_SHARE_S = 0.2
 LARGEST_SHARE = 0.2  # of the budget of a suite, for all processes of one case
 REFERENCE = Case(workload="mlp", mode="infer", params={"batch": 32})
 REFERENCE_PROCESSES = 3
-REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing beyond what was asked for
+REFERENCE_LEAST_BUDGET_S = 20.0  # a shorter run measures nothing else
 EXTRA_SETTINGS = replace(DEFAULTS, budget_s=0.4, min_time_s=0.2)
 FLOPS_PER_S, BYTES_PER_S = 50e9, 10e9  # of some machine: only for comparing two kinds of work
 
 
-class Plan(Struct, frozen=True):
+class Options(Struct, frozen=True, kw_only=True):  # of a run and of every study
+    budget_s: float = 600.0
+    timeout_s: float = 600.0  # for one answer of a process
+    seed: int = 0
+    data: str | None = None  # folder with the real data sets
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats it, without paths, names of hosts, or anything from the environment."""
+        raise NotImplementedError
+
+
+class Plan(Options, frozen=True):
     cases: tuple[Case, ...]
     rigor: Rigor = "default"
-    budget_s: float = 300.0
-    timeout_s: float = 600.0
     target: float = 0.01
     steps: int | None = None
     sustain_s: float | None = None  # keep every case going for so long, for any precision
-    seed: int = 0
-    data: str | None = None  # folder with the real data sets
     guarded: bool = False  # leave out cases that would not fit; a named case is always tried
     rendezvous: Rendezvous | None = None  # where the nodes of the run meet, if there are several
     more: bool = False  # use the whole budget, for any precision
@@ -59,7 +67,6 @@ class Plan(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command line that repeats the run, without the name of a host."""
         exact = f"--steps {self.steps}" if self.steps else f"--budget {self.budget_s:g}s --target {self.target:g}"
         exact = f"--sustain {self.sustain_s:g}s" if self.sustain_s else exact
         nodes = f" --nodes {self.rendezvous.nodes} --rendezvous HOST:PORT" if self.rendezvous else ""
@@ -79,7 +86,7 @@ class Finished(Struct, frozen=True):
 
 
 class Covered(Struct, frozen=True):
-    results: tuple[Result, ...]  # of the first process of every case; the rest of the time makes them more precise
+    """Every case has had its first process."""
 
 
 class SpreadFound(Struct, frozen=True):
@@ -95,7 +102,7 @@ Event = Started | Finished | Covered | SpreadFound | Revised
 
 
 class Session:
-    """One run. Use it once."""
+    """One run. Use it once. `history` is the spread between processes in an earlier run on this machine."""
 
     def __init__(
         self,
@@ -106,7 +113,6 @@ class Session:
         ceilings: Ceilings = NONE,
         history: float | None = None,
     ) -> None:
-        """`history` is the spread between processes in an earlier run on this machine."""
         self._plan, self._machine, self._listen, self._log, self._borrowed = plan, machine, listen, log, history
         self._results, self._current = dict[str, list[Result]](), dict[str, Result]()
         self._judge = PeakJudge(ceilings, self._look, self._current)
@@ -115,9 +121,9 @@ class Session:
         self._deadline = 0.0
         self._is_fixed = plan.rendezvous is not None or plan.sustain_s is not None  # the time of each case
 
-    def events(self, done: Mapping[str, Sequence[Result]] | None = None) -> Iterator[Event]:
+    def events(self, done: Mapping[str, Sequence[Result]] = {}) -> Iterator[Event]:
         """Measure what is not done yet: each case once and briefly, then fresh processes where they help most."""
-        for text, results in (done or {}).items():
+        for text, results in done.items():
             self._results[text] = list(results)
             self._current[text] = self._combined(text)
         self._deadline = time.monotonic() + self._plan.budget_s
@@ -128,13 +134,13 @@ class Session:
                 yield self._add(case, without_figure(case, "skipped", reason))
             else:
                 yield from self._measure(case)
-        yield Covered(tuple(self._current.values()))
+        yield Covered()
         while following := self._next():
             yield from self._measure(following)
         yield from self._conclude()
 
     def interrupted(self) -> tuple[Result, ...]:
-        """The first case without a result, which an interrupt has dropped or left out."""
+        """The first case without a result."""
         left = [case for case in self._plan.cases if not self._results.get(case.text)][:1]
         when = "while it was being measured" if left == [self._under_way] else "before its turn"
         return tuple(Result(case, "interrupted", reason=f"the run was stopped {when}") for case in left)
@@ -149,12 +155,11 @@ class Session:
         process, self._under_way = len(self._results.get(case.text, [])), case
         yield Started(case, process)
         result = self._run(self._job(case, process), self._listen)
-        if process and result.status == "skipped":  # there was less time left than it took before: no failure
+        if process and result.status == "skipped":  # too little time left: no failure
             self._exhausted.add(case.text)
             yield Finished(self._current[case.text], process)
             return
-        samples = result.processes[0].samples_s if result.processes else ()
-        yield replace(self._add(case, result), process=process, samples_s=samples)
+        yield self._add(case, result)
 
     def _next(self) -> Case | None:
         """The case whose next process helps most: in rounds until each has the fewest, then by what it gains."""
@@ -162,7 +167,7 @@ class Session:
         def count(case: Case) -> int:
             return len(self._results[case.text])
 
-        def gain(case: Case) -> float:  # by how much the interval becomes narrower for each second
+        def gain(case: Case) -> float:  # how much narrower the interval becomes in a second
             estimate = self._current[case.text].estimate
             if estimate is None or estimate.spread is None or estimate.freedom is None:
                 return 0.0
@@ -187,7 +192,7 @@ class Session:
         return fits and (plan.more or margin > max(plan.target, LEAST_MARGIN))
 
     def _cost_s(self, case: Case) -> float:
-        """Seconds that another process of this case takes, judged by those it had; 0.2 s to fork and end a worker."""
+        """Seconds that another process of this case takes; 0.2 s to fork and end a worker."""
         once = (START, "preheat", "check", "job")  # phases of the first process only
         return fmean(_phases_s(result, *once) for result in self._results[case.text]) + 0.2
 
@@ -208,14 +213,11 @@ class Session:
         return all(result.status == "ok" for result in self._results[case.text])
 
     def _why_left_out(self, case: Case) -> str | None:
-        """A suite leaves out what cannot fit or takes more than its share, every run what comes after the budget."""
-        plan, devices = self._plan, self._machine.devices if self._machine else ()
-        if plan.guarded:  # named by itself, the case is tried and ends as `oom`
-            room = next((info.memory_bytes for info in devices if info.name == case.device), None) or math.inf
-            needed = memory_needed(case, plan.rendezvous.nodes if plan.rendezvous else 1) or 0.0
-            if needed > room:
-                needs = f"it needs about {needed / GIB:.0f} GiB where there are {room / GIB:.0f}"
-                return f"{needs}. Name the case to try it"
+        """A suite leaves out what cannot fit or exceeds its share, every run what exceeds the budget."""
+        plan = self._plan
+        nodes = plan.rendezvous.nodes if plan.rendezvous else 1
+        if plan.guarded and self._machine and (needs := excess_memory(case, self._machine.devices, nodes)):
+            return f"{needs}. Name the case to try it"  # which then ends as `oom`
         room_s, needed_s = self._room_s(), (least_s(case, self._current.values()) or 0.0) * plan.processes
         if self._is_fixed or (room_s >= LEAST_SHARE_S and (not plan.guarded or needed_s <= room_s)):
             return None
@@ -234,7 +236,7 @@ class Session:
         self._warm.add(case.device)
         share_s = plan.budget_s / (len(plan.cases) * plan.processes)  # for the steps
         if not self._is_fixed:  # nodes must decide alike, although their clocks differ
-            # In a suite, the first process of a case is not to use up what the others need.
+            # In a suite, a first process must leave time for the other cases.
             first = plan.guarded and not self._results.get(case.text)
             time_left_s = self._room_s() / plan.processes if first else self._left_s
             # Half the timeout is for preparing, slow steps and whole jobs.
@@ -248,25 +250,17 @@ class Session:
             between = known.estimate.spread or 0.0 if known and known.estimate else 0.0
             target = max(min(plan.target, DEFAULTS.target), between / SETTLED)
             settings = replace(settings, target=target, min_time_s=share_s / 2)
-        return MeasureJob(
-            case,
-            settings,
-            plan.seed,
-            process,
-            preheat_s=min(preheat_s, settings.budget_s / 4),
-            time_left_s=time_left_s,
-            deadline_s=time.monotonic() + plan.timeout_s,
-            whole=plan.rigor == "rigorous" and process == 0,
-            data=plan.data,
-            rendezvous=plan.rendezvous,
-        )
+        preheat_s, deadline_s = min(preheat_s, settings.budget_s / 4), time.monotonic() + plan.timeout_s
+        job = MeasureJob(case, settings, plan.seed, process, preheat_s, time_left_s, deadline_s)
+        return replace(job, whole=plan.rigor == "rigorous" and process == 0, data=plan.data, rendezvous=plan.rendezvous)
 
     def _add(self, case: Case, result: Result) -> Finished:
         self._under_way, results = None, self._results.setdefault(case.text, [])
         results.append(result)
         self._current[case.text] = self._combined(case.text)
         self._widen()
-        return Finished(self._judge.judge(self._current[case.text]), len(results) - 1)
+        samples = result.processes[0].samples_s if result.processes else ()
+        return Finished(self._judge.judge(self._current[case.text]), len(results) - 1, samples)
 
     def _widen(self) -> None:
         widened = with_intervals([*self._current.values()], self._borrowed)
@@ -275,7 +269,7 @@ class Session:
     def _combined(self, text: str) -> Result:
         combined = replace(combine_results(self._results[text]), rigor=self._plan.rigor)
         if (estimate := combined.estimate) and self._machine and self._machine.on_battery:
-            return replace(combined, estimate=replace(estimate, flags=(*estimate.flags, "on-battery")))
+            return replace(combined, estimate=with_flag(estimate, "on-battery"))
         return combined
 
     def _conclude(self) -> Iterator[Event]:
@@ -291,22 +285,16 @@ class Session:
 
 
 class PeakJudge:
-    """Adds to every result its share of the machine's peak; measures the ceiling again where that is too good.
+    """Adds the share of the machine's peak to the `results` of a run; measures a ceiling again that was exceeded."""
 
-    `results` are all of a run by the text of their case; the session changes them, too.
-    """
-
-    def __init__(
-        self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result] | None = None
-    ) -> None:
-        self._known, self._measure_again, self._again = known, measure_again, set[str]()
-        self._results = {} if results is None else results
+    def __init__(self, known: Ceilings, measure_again: Callable[[Case], Result], results: dict[str, Result]) -> None:
+        self._known, self._measure_again, self._results, self._again = known, measure_again, results, set[str]()
 
     def judge(self, result: Result) -> Result:
         text = result.case.text
         self._results[text], tries = result, 0 if text in self._again else 3
         judged = self._judged(result)
-        # A busy machine can hide its ceiling for a while; a result that is wrong stays wrong.
+        # A busy machine can hide its ceiling for a while.
         while tries and judged.peak and judged.peak.share > IMPLAUSIBLE:
             if (case := case_again(judged, self._ceilings)) is None:
                 break
@@ -318,7 +306,7 @@ class PeakJudge:
         return judged
 
     def revised(self) -> Iterator[Result]:
-        """All results at the end, as a ceiling that became known later changes earlier ones."""
+        """All results at the end: a later ceiling changes earlier ones."""
         for result in tuple(self._results.values()):
             self.judge(result)
         for text, result in tuple(self._results.items()):
@@ -342,8 +330,7 @@ def measure_spread(measure: Callable[[Case], Result] | None = None) -> float | N
 
 
 def results_so_far(run: Run) -> dict[str, list[Result]]:
-    """The results of a stored run by case and process, without interrupted or skipped cases. Budget and times of phases
-    are sums over the processes, so the first gets them."""
+    """A run's results by case and process, but interrupted or skipped ones. The first gets sums: budget and phases."""
     return {
         result.case.text: [
             replace(result, processes=result.processes[:1]),
@@ -359,13 +346,12 @@ def _phases_s(result: Result, *but: str) -> float:
 
 
 def cost_s(work: Work | None) -> float:
-    """How long a step takes on no machine in particular, for comparisons; 0 where its work is not known."""
+    """How long a step takes on some machine, for comparisons; 0 where its work is not known."""
     return max((work.flops or 0.0) / FLOPS_PER_S, (work.bytes or 0.0) / BYTES_PER_S) if work else 0.0
 
 
 def least_s(case: Case, known: Iterable[Result]) -> float | None:
-    """Whole seconds to prepare a case and run the fewest steps that give a figure, judged by results of the same
-    workload on this device, or else of others; None without any."""
+    """Seconds to prepare a case and run the fewest steps, judged by its workload, or others, on its device."""
     known = list(known)
     there = [(each, each.estimate) for each in known if each.estimate and each.case.device == case.device]
     seen = [pair for pair in there if pair[0].case.workload == case.workload] or there

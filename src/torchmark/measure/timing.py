@@ -1,4 +1,4 @@
-"""Times a step on a device with everything that goes with it: calibration, neighbours, power, turns and whole jobs."""
+"""Times a step on a device: calibration, neighbours, power, turns and whole jobs."""
 
 import gc
 import re
@@ -18,18 +18,18 @@ from torchmark.devices import open_device
 from torchmark.devices.contract import Device
 from torchmark.errors import CaseError, UsageError
 from torchmark.measure import engine
-from torchmark.measure.engine import DEFAULTS, Progress, ReadConditions, Samples, Settings, TimeBlock, as_block
+from torchmark.measure.engine import DEFAULTS, Progress, ReadConditions, Run, Samples, Settings, TimeBlock, as_block
 from torchmark.meters import Meter, open_conditions, open_vitals, provenance, unavailable
 from torchmark.meters.process import Wait, read_moment, wait_reader
 from torchmark.records import STEP, Block, Case, Conditions, Estimate, JobEstimate, Moment, Result, StageEstimate, Work
 from torchmark.workloads.contract import Step
 
 PAUSED, LAUNCH_BOUND = "paused", "launch-bound"
-LONGEST_LAUNCH_S = 0.1  # a longer step may fill the queue, and then the host waits for the device
-MOST_VOID = 100  # a machine whose clocks never agree is measured all the same
+LONGEST_LAUNCH_S = 0.1  # in a longer step the host may wait for a full queue
+MOST_VOID = 100  # after that the block counts: its clocks never agree
 SAMPLING_S, PAUSE_S = 3.0, 0.05  # of the power
-SETTLING_S = 1.0  # until the power is that of the work; a driver's reading may itself be the mean of a second
-WARM_S = 0.2  # before each turn: threads of the other side may spin so long after their last step; caches are cold
+SETTLING_S = 1.0  # until readings are those of the work: one may be the mean of a second
+WARM_S = 0.2  # before each turn: the other side's threads may still spin, and caches are cold
 
 
 def time_step(
@@ -44,8 +44,8 @@ def time_step(
 ) -> Result:
     """Time any callable in this process: warm, synchronised, until the result is precise enough.
 
-    `items` says what one call is worth, so that the result has a rate. The step must neither synchronise nor time
-    itself, and must leave its work on `device`.
+    `items` is what one call is worth, for a rate. The step must neither synchronise nor time itself, and must leave its
+    work on `device`.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?", name):
         raise UsageError(f"'{name}' is no name that a case can have", "Use letters, digits, dots and dashes")
@@ -58,9 +58,9 @@ def time_step(
 
 
 def time_on(
-    device: Device, step: Callable[[], object], settings: Settings, progress: Callable[[Progress], None] | None = None
+    device: Device, step: Run, settings: Settings, progress: Callable[[Progress], None] | None = None
 ) -> Estimate:
-    """Calibrate, then sample with the collector frozen and, where time is real, the neighbours watched."""
+    """Calibrate, then sample without garbage collection and, where time is real, watch the neighbours."""
     costs, time_block = device.calibrate(), watch_timer(device, step)
     real = device.clock is time.perf_counter
     read = open_conditions(family=device.family, device=device.name) if real else device.conditions
@@ -132,13 +132,13 @@ class WatchedTimer:
         return with_flag(replace(estimate, void_count=self.void_count), PAUSED) if self.void_count else estimate
 
 
-def watch_timer(device: Device, step: Callable[[], object]) -> WatchedTimer:
+def watch_timer(device: Device, step: Run) -> WatchedTimer:
     """The device's timer of a step; where time is real, with this thread's waits for a core."""
     return WatchedTimer(device.timer(step), wait_reader() if device.clock is time.perf_counter else None)
 
 
 def with_probe(read: ReadConditions) -> ReadConditions:
-    """Each reading with the time of a short fixed calculation, which slows down on a busy machine."""
+    """Add the time of a fixed calculation to each reading: it takes longer on a busy machine."""
 
     def probe_s() -> float:
         total, started = 0, time.perf_counter()
@@ -150,9 +150,9 @@ def with_probe(read: ReadConditions) -> ReadConditions:
 
 
 def complete_power(
-    estimate: Estimate, device: Device, run: Callable[[], object] | None = None, all_seen: bool = True
+    estimate: Estimate, device: Device, run: Run | None = None, all_seen: bool = True
 ) -> tuple[Estimate, dict[str, str]]:
-    """The estimate with its power, and the source of each meter. Without a counter, sample the power of `run`."""
+    """The estimate with its power, and each meter's source; without a counter, power is sampled over `run`."""
     if device.clock is not time.perf_counter:
         return estimate, {}  # a made-up device has no meters of this machine's
     sources, metered = provenance(device.name), estimate.metered
@@ -168,7 +168,7 @@ def complete_power(
     return replace(estimate, metered=metered), sources
 
 
-def sample_power(meter: Meter, device: Device, run: Callable[[], object]) -> list[float]:
+def sample_power(meter: Meter, device: Device, run: Run) -> list[float]:
     """Watts read by another thread while this one keeps the device at work."""
     watts: list[float] = []
     done, began, time_block = threading.Event(), time.monotonic(), device.timer(run)
@@ -201,9 +201,9 @@ def measure_job(step: Step, main: Estimate, device: Device, settings: Settings) 
     for stage in step.stages:
         time_block = device.timer(stage.run)
         once_s = time_block(1).total_s
-        if once_s > budget_s and stage.steps >= 50:  # the first time may have started what all the others use
+        if once_s > budget_s and stage.steps >= 50:  # the first may have started what the others use
             once_s = time_block(1).total_s
-        if once_s > budget_s:  # there is only time for one: right within a factor of two
+        if once_s > budget_s:  # time for one only: right within a factor of two
             stages.append(StageEstimate(stage.name, stage.steps, once_s, once_s / 2, once_s * 2))
         else:
             stages.append(stage_of(time_on(device, stage.run, brief), stage.name, stage.steps))
@@ -234,7 +234,7 @@ def run_whole(
 class Turns:
     """One step's turns in this process; `most` of them share the room for samples."""
 
-    def __init__(self, device: Device, run: Callable[[], object], step_s: float, settings: Settings, most: int) -> None:
+    def __init__(self, device: Device, run: Run, step_s: float, settings: Settings, most: int) -> None:
         self._real, costs = device.clock is time.perf_counter, device.calibrate()
         self._time_block, self._clock, self._step_s, self._most = watch_timer(device, run), device.clock, step_s, most
         self._settings = replace(settings, call_cost_s=costs.call_s)
@@ -243,7 +243,7 @@ class Turns:
         if self._real:
             self._read = with_probe(open_conditions(family=device.family, device=device.name))
         self._spans, self._duration_s = list[tuple[Conditions, Conditions]](), 0.0
-        if step_s >= 0.1:  # one timing of so long a step decides how many make a sample
+        if step_s >= 0.1:  # one timing decides how many make a sample
             self.block_size = engine.block_size_for(step_s - costs.sync_s, costs.sync_s)
         else:
             self.block_size = engine.choose_block_size(self._time_block, costs.sync_s)
@@ -275,8 +275,7 @@ class Turns:
         rule = self._samples.rule(replace(self._settings, steps=self._samples.count))
         rule.look(self._samples.values)
         readings = joined(self._spans) if self._real else ()
-        estimate = self._samples.estimate(rule, first_step_s, self._duration_s, readings)
-        return self._time_block.completed(estimate)
+        return self._time_block.completed(self._samples.estimate(rule, first_step_s, self._duration_s, readings))
 
 
 def joined(spans: Sequence[tuple[Conditions, Conditions]]) -> tuple[Conditions, ...]:

@@ -16,6 +16,7 @@ from torchmark.errors import DoesNotFitError
 from torchmark.records import Case, Laps
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
+from torchmark.workloads.image_training import Normalized
 
 STEP, FEWEST_STEPS = "step", 5
 MORE_TIME = "Give it more time with --budget, or take fewer steps with --scale"
@@ -46,7 +47,7 @@ class Task(Struct, frozen=True):
 
 
 def due(published: int, scale: float) -> int:
-    """How many of the published repetitions to do for a share of them."""
+    """How many repetitions to do for a share of the published ones."""
     return min(published, max(FEWEST_STEPS, math.ceil(scale * published)))
 
 
@@ -55,7 +56,7 @@ class Stopwatch:
 
     def __init__(self, time_left_s: float, listen: Callable[[str], None] = lambda _: None) -> None:
         self.stages, self._listen = dict[str, Laps](), listen
-        self.unfinished_s = 0.0  # what the device still had to do when the clock was stopped
+        self.unfinished_s = 0.0  # left to the device when the clock was stopped
         self._mark = self._spoken = time.perf_counter()
         self._deadline = self._mark + time_left_s
 
@@ -67,14 +68,14 @@ class Stopwatch:
         self._note(self.stages.setdefault(stage, Laps(stage, [], published)).seconds)
 
     def loop(self, stage: str, published: int, due: int, most: int | None = None) -> Iterator[int]:
-        """Number the laps of a stage that are due, at most so many now; raise where all would take too long."""
+        """Number the laps that are due, at most so many now; raise where all would take too long."""
         laps = self.stages.setdefault(stage, Laps(stage, [], published, is_work=True)).seconds
         left = due - len(laps)
         for number in range(left if most is None else min(left, most)):
             yield number
             self._note(laps)
             done = len(laps)
-            if done <= 2:  # a first step may take twice as long as those that follow
+            if done <= 2:  # a first step may take twice as long as others
                 self._check_time((due - done) * (laps[-1] / 2.0 if done == 1 else laps[-1]))
             elif self._mark > self._deadline + 5.0:  # a loop that seemed to fit may be a little late
                 self._check_time((due - done) * sum(laps) / done)
@@ -147,8 +148,6 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
-    from torchmark.workloads.image_training import Normalized
-
     workload, params, ranks = task.workload, task.params, task.case.workers
     images = workload.images(params, Setting("train", seed=task.seed, data=task.data))
     recipe, network = workload.recipe, workload.network()
@@ -160,7 +159,7 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
         torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
         network = torch.nn.parallel.DistributedDataParallel(network)
         sampler = DistributedSampler(training, ranks, rank)
-    # Loaders as they come: every epoch starts new loader processes.
+    # Every epoch starts new loader processes.
     workers = params.loader_workers
     loader = DataLoader(training, params.batch, shuffle=sampler is None, sampler=sampler, num_workers=workers)
     tests = DataLoader(testing, recipe.test_batch or params.batch, num_workers=workers)
@@ -178,7 +177,7 @@ def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, w
     recipe, running_loss, right = workload.recipe, 0.0, 0
 
     def batches(stage: str, loader: Any, passes: int) -> Iterator[list[torch.Tensor]]:
-        """The batches of one pass that are due; each is a lap that lasts until the next is asked for."""
+        """The batches of one pass that are due; each lap lasts until the next is asked for."""
         published, done = passes * len(loader), watch.stages.get(stage)
         if done and len(done.seconds) >= due(published, scale):
             return
@@ -206,7 +205,7 @@ def _run(workload: Any, network: Any, optimizer: Any, loader: Any, tests: Any, w
 
 
 if __name__ == "__main__":
-    from torchmark.measure.lifecycle import request_death_signal
+    from torchmark.measure.bootstrap import request_death_signal
 
     request_death_signal("SIGKILL")
     main()

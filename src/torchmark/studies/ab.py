@@ -1,6 +1,5 @@
-"""Compares one case live in two environments, in pairs of fresh processes that take turns in random order.
-
-So a disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand."""
+"""Compares one case live in two environments, in pairs of fresh processes that take turns in random order, so that a
+disturbance affects both. It stops as soon as the answer is clear, at looks that were fixed beforehand."""
 
 import math
 import random
@@ -20,9 +19,9 @@ from torchmark.measure import messages
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
 from torchmark.measure.machine import survey_in
 from torchmark.measure.process import Process, ProcessFailed
-from torchmark.measure.session import PROCESSES, Revised
+from torchmark.measure.session import PROCESSES, Options, Revised
 from torchmark.records import Case, Live, Machine, Result
-from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Options, Study, summed_up
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Listen, Study, summed_up
 
 TURN_S, TURN_STEPS, LONG_TURN_S = 0.3, 3, 0.9  # so many steps in a turn, as far as they fit
 VERY_SLOW_STEP_S = 5.0
@@ -31,8 +30,6 @@ ROUNDS, SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 4, 2  # even, so that each side begin
 
 
 class Side(Struct, frozen=True):
-    """What is measured on one side, by which interpreter, and what is set for it."""
-
     name: str
     case: Case
     python: str
@@ -51,8 +48,7 @@ class ComparisonOptions(Options, frozen=True):
 
     @property
     def command(self) -> str:
-        cases = " ".join(dict.fromkeys((self.a.case.text, self.b.case.text)))
-        return f"torchmark ab {cases} --seed {self.seed}"
+        return f"torchmark ab {' '.join(dict.fromkeys((self.a.case.text, self.b.case.text)))} --seed {self.seed}"
 
 
 class PairMeasured(Announcement, frozen=True):
@@ -61,7 +57,7 @@ class PairMeasured(Announcement, frozen=True):
 
 
 class Comparison(Study):
-    """A live comparison. Each side is a run of its own; A's comes first, so that B's is the last."""
+    """Each side is a run of its own; A's comes first, so that B's is the last."""
 
     options: ComparisonOptions
     sides = ("A", "B")
@@ -133,7 +129,7 @@ class Comparison(Study):
         self._rounds.append(rounds)
 
     def _take_turns(self, pair: Sequence[Process], prepared: Sequence[messages.Prepared]) -> list[float]:
-        """The logarithm of each round's ratio. Samples of both sides have equally many steps: medians depend on it."""
+        """The logarithm of each round's ratio. Medians depend on the steps of a sample, so both sides have as many."""
         step_s = max(each.step_s for each in prepared)
         turn = messages.TakeTurn(turn_seconds(step_s), max(each.block_size for each in prepared))
         if step_s < SLOW_STEP_S:
@@ -152,8 +148,7 @@ class Comparison(Study):
         side, opened, results = self._both[name], self._opened.get(name), [*self._results[name]]
         failure = self._failure if self._failure and self._failure.name == name else None
         results += [failure.result] if failure else []
-        unmeasured = Result(side.case, "interrupted", reason="it was not measured")
-        result = summed_up(results or [unmeasured], strict=True)
+        result = summed_up(results or [Result(side.case, "interrupted", reason="it was not measured")], strict=True)
         bare = [replace(each, samples_s=()) if each else None for each in (result.estimate, *result.processes)]
         # The rigor is what `torchmark run` would call so many fresh processes.
         rigor = "rigorous" if len(results) >= PROCESSES["rigorous"] else "default"
@@ -164,12 +159,12 @@ class Comparison(Study):
 
 
 def turn_seconds(step_s: float) -> float:
-    """How long a turn lasts: a few steps; fewer where steps are slow, and one at least."""
+    """A few steps; fewer where steps are slow, and one at least."""
     return max(TURN_S, min(TURN_STEPS * step_s, LONG_TURN_S))
 
 
 def rounds_for(step_s: float) -> int:
-    """How many turns each side of a pair has: fewer for slow steps, as fresh processes help more than more turns."""
+    """Turns of each side of a pair: fewer for slow steps, where fresh processes help more."""
     if step_s < SLOW_STEP_S:
         return ROUNDS
     return SLOW_ROUNDS if step_s < VERY_SLOW_STEP_S else VERY_SLOW_ROUNDS

@@ -1,5 +1,4 @@
 """Finds the largest batch that fits: each size runs in a fresh process that is refused more memory than the limit.
-
 Memory differs by up to a tenth between processes of the same work, so the answer fitted each time it was tried."""
 
 import time
@@ -16,13 +15,14 @@ from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.outcomes import may_be_memory
 from torchmark.measure.process import measure_case
+from torchmark.measure.session import Options
 from torchmark.records import NO_ROOM, Case, Fitting, Machine, Result, Tried
-from torchmark.studies.study import Activity, Announcement, Completed, Event, Options, Study, summed_up
+from torchmark.studies.study import Activity, Announcement, Completed, Event, Study, summed_up
 
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 256 << 20  # of the memory that is free: left to everything else
 USUAL_SIZE = 8  # of an example of unknown size
 PROBE_SETTINGS = replace(DEFAULTS, budget_s=1.0, min_time_s=0.25, target=0.03)
-COUNTED = {"sequence": "token"}  # sizes of an item that are counted themselves: a longer text is more work
+COUNTED = {"sequence": "token"}  # sizes that are counted themselves: a longer text is more work
 
 
 class FitOptions(Options, frozen=True):
@@ -60,21 +60,21 @@ class Fit(Study):
         self.limit_bytes = float(options.limit_bytes or free_bytes())
 
     def events(self) -> Iterator[Event]:
-        """Try sizes until the answer is known to one step and confirmed, as are the best rates, or time is up."""
+        """Try sizes until the answer and the best rates are confirmed, or time is up."""
         parameter = self.options.parameter
         while (size := self._open_size() or self._repeated_size()) is not None:
             yield Activity(f"{parameter} {size}")
             began = time.monotonic()
             probe = self.probe(size)
             newest = self._tried[size][-1]
-            # A crash is an answer, too, where something smaller ran: not all libraries that are refused memory say so.
+            # So is a crash where something smaller ran: not all libraries say that they were refused memory.
             fitted = max((each.size for each in self.probes.values() if each.fits), default=0)
             is_answer = newest.status in ("ok", *NO_ROOM) or (0 < fitted < size and may_be_memory(newest))
             if probe.tries > 1 and not is_answer:
-                break  # this try says nothing about memory: what the others said stands
+                break  # this try says nothing about memory
             yield Completed(probe.tries - 1, newest, probe.result)
             yield Probed(parameter, probe)
-            # It may not work at all with so little, as a batch norm does not learn from one sample.
+            # It may not work with so little: a batch norm does not learn from one sample.
             is_failed = not self.probes and newest.status in ("crashed", "unsupported", "wrong-result")
             if is_failed and size < min(self._own, self._highest):
                 self._lowest = min(2 * size, self._own)
@@ -101,7 +101,7 @@ class Fit(Study):
         return search.next_contender([probe for probe in probes if probe.size <= low])
 
     def probe(self, size: int) -> search.Probe:
-        """Try one size in its own process. Running out of memory is an answer, and outweighs all other tries."""
+        """Try one size in its own process. Running out of memory outweighs all other tries."""
         tried = self._tried.setdefault(size, [])
         tried.append(self._measure(size))
         whole = summed_up(tried, self._ceilings, strict=True)
@@ -122,20 +122,19 @@ class Fit(Study):
             return replace(result, status="oom", reason=f"its peak of {held / 1e9:.3g} GB is above the limit")
         return result
 
-    def conclusion(self, side: str = "") -> Fitting:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Fitting:
         options, probes = self.options, sorted(self.probes.values(), key=lambda probe: probe.size)
         fits, _ = search.bracket(probes, *self._range)
         largest = fits if fits >= self._range[0] else None
         inside = [probe for probe in probes if probe.size <= (largest or 0)]
         unit = next((probe.result.work.unit for probe in probes if probe.result.work), "item")
         model = search.fit_memory(probes)
+        tries = next((probe.tries for probe in probes if probe.size == largest), 0)
+        efficient = None if search.doubtful(inside) else search.most_efficient(inside)
+        fixed_bytes, item_bytes, error = astuple(model) if model else (None, None, 0.0)
         return Fitting(
-            *(options.case, options.parameter, self.limit_bytes, self._bound, largest),
-            tries=next((probe.tries for probe in probes if probe.size == largest), 0),
-            efficient=None if search.doubtful(inside) else search.most_efficient(inside),
-            fixed_bytes=model.fixed if model else None,
-            item_bytes=model.per_item if model else None,
-            line_error=model.error if model else 0.0,
+            *(options.case, options.parameter, self.limit_bytes, self._bound, largest, tries),
+            *(efficient, fixed_bytes, item_bytes, error),
             unit=COUNTED.get(options.parameter, unit),
             step=options.step or search.usual_step(largest or 1),
             tried=tuple(Tried(*astuple(probe)[:-1]) for probe in probes),
@@ -149,7 +148,7 @@ def size_range(case: Case, parameter: str) -> tuple[int, int]:
         raise UnknownName(f"parameter of {case.workload}", parameter, params.__struct_fields__)
     if (found := range_of(case, parameter)) is None:
         raise UsageError(f"{parameter} of {case.workload} is no number of things", "Name one such as batch with --vary")
-    lowest, highest = max(found[0], 1), found[1]  # of the user's own, 0 stands for as many as its example has
+    lowest, highest = max(found[0], 1), found[1]  # 0 of a user's own: as many as its example has
     allowed, middle = max(lowest, int(getattr(params, parameter))), highest
     while middle != allowed:  # a model may have no more than so many positions
         try:
@@ -166,7 +165,7 @@ def _sized(case: Case, parameter: str, size: int) -> Case:
 
 
 def free_bytes() -> float:
-    """What a process may take of the host's memory without harm to others."""
+    """What a process may take of the host's memory."""
     free = float(psutil.virtual_memory().available)
     return free - max(RESERVE_SHARE * free, RESERVE_BYTES)
 

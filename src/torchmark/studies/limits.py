@@ -1,4 +1,4 @@
-"""The limits of a machine: how fast its devices multiply, move bytes and take work at best, and if that adds up."""
+"""The limits of a machine: how fast its devices multiply, move bytes and take work, and if that adds up."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import product
@@ -12,12 +12,13 @@ from torchmark.measure.cases import check_case
 from torchmark.measure.engine import DEFAULTS
 from torchmark.measure.messages import MeasureJob
 from torchmark.measure.process import measure_case, without_figure
-from torchmark.measure.session import PREHEAT_S, Finished, Revised, Started
+from torchmark.measure.session import PREHEAT_S, Finished, Options, Revised, Started
+from torchmark.measure.timing import with_flag
 from torchmark.records import Case, DeviceInfo, Limiting, Machine, Result, Value
-from torchmark.studies.study import Event, Options, Study, summed_up
+from torchmark.studies.study import Event, Study, summed_up
 
-PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products: a small one shows a dtype without a fast path
-GAIN, LONGEST_S = 1.02, 1.0  # that a product twice as large must bring, and that any may take
+PROBE_SIZE, FIRST_SIZE, LAST_SIZE = 256, 512, 32_768  # of products; small ones show a dtype without a fast path
+GAIN, LONGEST_S = 1.02, 1.0  # that doubling must bring, and that a product may take
 SKINNY_ROWS = 64
 CACHES = 4  # how many times as large as the last cache an array is
 LEAST_BYTES, UNKNOWN_CACHE, UNKNOWN_MEMORY = 64 << 20, 64 << 20, 8 << 30
@@ -25,10 +26,10 @@ MEMORY_SHARE = 1 / 8  # of the device's, for one of three arrays
 COPIED_BYTES, TINY_SIZE, TINY_BYTES = 256 << 20, 32, 65_536
 PRODUCT_PROCESSES, PASS_PROCESSES = 3, 2  # fresh ones, for what turned out best
 DOUBLED = (1.7, 2.35)  # what twice the work may take, in times
-TRIES = 3  # a busy machine can spoil a comparison of times; one that lies does so every time
+TRIES = 3  # a busy machine can spoil a comparison of times; a wrong clock does so every time
 SETTINGS = replace(DEFAULTS, target=0.02, budget_s=0.6, min_time_s=0.3, min_samples=16)
 TIMEOUT_S = 60.0  # for one process
-ENDING_S, RANKS_S = 2.0, 10.0  # with less time left no process, and no ranks, are started
+ENDING_S, RANKS_S = 2.0, 10.0  # with less time left, no process or ranks are started
 
 Found = Generator[Event, None, Result]
 
@@ -46,7 +47,7 @@ class LimitsOptions(Options, frozen=True):
 
 
 def plan_cases(options: LimitsOptions) -> tuple[Case, ...]:
-    """What is measured in any case. Larger products follow as long as they pay."""
+    """What is measured at least. Larger products follow as long as they pay."""
     plans = (_plan(device, options) for device in options.machine.devices)
     return tuple(case for plan in plans for cases in plan.values() for case in cases)
 
@@ -70,11 +71,11 @@ class Limits(Study):
         self._is_done = True
 
     def unfinished(self) -> Iterable[Event]:
-        """The case that an interrupt has dropped, unless an earlier process has measured it."""
+        """The interrupted case, unless an earlier process has measured it."""
         return () if self.under_way and self._results.get(self.under_way.text) else super().unfinished()
 
-    def conclusion(self, side: str = "") -> Limiting:  # noqa: ARG002
-        """Limits are kept unless the search was broken off or does not add up; those that were disturbed never are."""
+    def conclusion(self, _side: str = "") -> Limiting:
+        """Limits are kept unless the search was interrupted or does not add up; disturbed ones never are."""
         results = tuple(self._reported.values())
         sound, missing = split_disturbed(results)
         measured, known = (any(each.flops for each in ceilings_of(of).devices.values()) for of in (results, sound))
@@ -87,7 +88,7 @@ class Limits(Study):
         return Limiting(known, "" if known else "disturbed", tuple(missing))
 
     def _search(self) -> Iterator[Event]:
-        """Measure what most results are compared with first, and more processes once everything was measured once."""
+        """Measure what most results are compared with first, then more processes."""
         for device in self.options.machine.devices:
             plan = _plan(device, self.options)
             first, *others = plan["products"]
@@ -104,8 +105,7 @@ class Limits(Study):
                 yield from self._multiply(device, probe)
             for case in plan["links"] + plan["exchanges"]:
                 yield from self._measure(case)
-        # Disturbed cases first: without them there is no ceiling. Then more fresh processes of the best cases: they
-        # differ, and the machine can do what the best of them does.
+        # First the disturbed cases, which are no ceiling. Then more processes of the best cases: the best one counts.
         for results in list(self._results.values()):
             for _ in range(TRIES - len(results)):
                 if self._is_disturbed(results):
@@ -124,7 +124,7 @@ class Limits(Study):
         last = yield from self._measure(probe, calmly=True)
         size, rates = FIRST_SIZE, {0: 0.0}
         while not self.options.tiny and last.status == "ok" and last.estimate and size <= LAST_SIZE:
-            # Not where it would not fit or take too long, and not without a fast path.
+            # It must fit, take little time, and have a fast path.
             before = int(last.params["size"])
             fits = 3 * size**2 * 8 < (device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE
             quick = (size / before) ** 3 * last.estimate.center_s <= LONGEST_S
@@ -159,8 +159,7 @@ class Limits(Study):
                 return
         if double.estimate:
             self._doubted.add(case.text)
-            implausible = replace(double.estimate, flags=(*double.estimate.flags, "implausible"))
-            doubted = replace(double, estimate=implausible)
+            doubted = replace(double, estimate=with_flag(double.estimate, "implausible"))
             yield Revised(replace(doubted, cautions=cautions_of(doubted)))
 
     def _is_disturbed(self, results: Sequence[Result]) -> bool:
@@ -168,7 +167,7 @@ class Limits(Study):
         return self.left_s > ENDING_S and combined.status == "ok" and not is_ceiling(combined)
 
     def _measure(self, case: Case, calmly: bool = False) -> Found:
-        """The result over all processes so far and a new one, or another where it is to be calm and was disturbed."""
+        """The result over all processes so far and a new one; `calmly`, another one where it was disturbed."""
         results = self._results.setdefault(case.text, [])
         if self.left_s < (RANKS_S if case.workers > 1 else ENDING_S):
             reason = f"the budget of {self.options.budget_s:g} s was spent. Give it more time with --budget"
@@ -191,7 +190,7 @@ class Limits(Study):
 
 
 def array_bytes(device: DeviceInfo) -> int:
-    """Four times the last cache, if the device has the memory for three such arrays."""
+    """Four times the last cache, if three such arrays fit."""
     wanted = max(CACHES * (device.cache_bytes or UNKNOWN_CACHE), LEAST_BYTES)
     return min(wanted, int((device.memory_bytes or UNKNOWN_MEMORY) * MEMORY_SHARE)) >> 20 << 20
 
@@ -206,7 +205,7 @@ def _resized(probe: Case, **params: Value) -> Case:
 
 
 def _plan(device: DeviceInfo, options: LimitsOptions) -> dict[str, list[Case]]:
-    # A small product in every arithmetic: float32 first, as the others are compared with it, slow ones last.
+    # A small product in every arithmetic: float32 first, which the others are compared with, slow ones last.
     name, tiny, products = device.name, options.tiny, []
     for dtype in sorted(options.dtypes, key=("float32", "bfloat16", "float16", "float64").index):
         products.append(Case("matmul", "infer", {"size": TINY_SIZE if tiny else PROBE_SIZE}, name, dtype))
@@ -222,7 +221,7 @@ def _plan(device: DeviceInfo, options: LimitsOptions) -> dict[str, list[Case]]:
     ways = product(("to-device", "to-host"), (True, False)) if name != "cpu" else ()
     copied = {"size_bytes": TINY_BYTES if tiny else COPIED_BYTES} | all_sizes
     links = [Case("copy", "infer", copied | {"direction": way, "pinned": pinned}, name) for way, pinned in ways]
-    # Between workers: two on a CPU, or one for each device of a kind, measured once for all of them.
+    # Between workers: two on a CPU, or one for each device of a kind.
     kind, _, index = name.partition(":")
     alike = sum(each.name.partition(":")[0] == kind for each in options.machine.devices)
     workers = min(2, options.machine.logical_cores) if kind == "cpu" else alike

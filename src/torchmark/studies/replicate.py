@@ -8,20 +8,19 @@ from itertools import product
 from msgspec.structs import replace
 
 from torchmark.analyze.jobs import Own, Printed, Replicated, Row, Sheet, find_bias
-from torchmark.measure.cases import memory_needed
-from torchmark.measure.machine import GIB
+from torchmark.measure.cases import excess_memory
 from torchmark.measure.messages import call
 from torchmark.measure.process import Process, ProcessFailed, without_figure
 from torchmark.measure.replay import PROCEDURES, Procedure
-from torchmark.measure.session import Finished, Plan, Revised, Session, Started
+from torchmark.measure.session import Finished, Options, Plan, Revised, Session, Started
 from torchmark.measure.training_script import MORE_TIME, Task, would_take
 from torchmark.publications import Figure, Publication, PublishedTable
 from torchmark.records import Case, Machine, Result, parse_case
-from torchmark.studies.study import Event, Options, Study
+from torchmark.studies.study import Event, Study
 
 STEADY_SHARE = 0.45  # of the budget, with --steady
 LEAST_S = 2.0  # with less time left, no process is started
-GRACE_S = 30.0  # how late a process may be after it has found its steps to fit
+GRACE_S = 30.0  # how late a process may be whose steps seemed to fit
 CPU, NOT_ASKED = "cpu", "not asked for"
 
 
@@ -39,7 +38,7 @@ class ReplicateOptions(Options, frozen=True):
 
 
 def plan_tasks(options: ReplicateOptions) -> tuple[Task, ...]:
-    """Everything that the tables hold and these devices can do, each once, in the order of the tables."""
+    """All that the tables hold and these devices can do, each once, in order."""
     found: dict[str, Task] = {}
     for publication in options.publications:
         procedure = PROCEDURES[publication.name]()
@@ -76,7 +75,7 @@ class Replication(Study):
         self._end = 0.0  # of replaying
 
     def events(self) -> Iterator[Event]:
-        """Cheap rows come first: expensive ones are predicted from them, and most rows are there early."""
+        """Cheap rows come first: expensive ones are predicted from them."""
         options = self.options
         end = time.monotonic() + options.budget_s
         self._end = end - (STEADY_SHARE * options.budget_s if options.steady else 0.0)
@@ -117,7 +116,7 @@ class Replication(Study):
         self.under_way = None
 
     def _run(self, group: Sequence[Task]) -> Generator[Result]:
-        """What one process gives for each of its cases, as soon as it does and however it ends."""
+        """The result of each case in one process, however that ends."""
         left_s, missing = self._end - time.monotonic(), list(group)
         try:
             with Process(log=self.log, timeout_s=round(left_s + GRACE_S), listen=self.listen) as process:
@@ -137,12 +136,10 @@ class Replication(Study):
         return Finished(result, 0, result.estimate.samples_s if result.estimate else ())
 
     def _refusal(self, task: Task) -> str:
-        needed = memory_needed(task.case)
-        room = next((info.memory_bytes for info in self.machine.devices if info.name == task.case.device), None)
-        if needed is not None and room is not None and needed > room:
-            return f"needs about {needed / GIB:.0f} GiB. It was not tried, as there are {room / GIB:.0f}"
+        if needs := excess_memory(task.case, self.machine.devices):
+            return f"{needs}, and was not tried"
         left_s = self._end - time.monotonic()
-        known = [  # the same work in other sizes predicts how long it would take
+        known = [  # predicted by the same work in other sizes
             (other.case.mode == task.case.mode, self._procedures[other.publication].step_cost_s(other), result)
             for other in self.tasks
             if other.case.workload == task.case.workload and other.case.device == task.case.device
@@ -164,7 +161,7 @@ class Replication(Study):
 def published_tables(
     publication: Publication, results: Sequence[Result], devices: Sequence[str], all_devices: bool = True
 ) -> Replicated:
-    """All tables with something to replay, next to the results here; `all_devices` if no device was left out."""
+    """All tables with something to replay, next to the results here."""
     view = _View(publication, results, devices, "no accelerator here" if all_devices else NOT_ASKED)
     tables = [table for table in publication.tables if any(figure.case for figure in table.figures)]
     workloads = {parse_case(figure.case).workload for figure in publication.figures if figure.case}
@@ -192,13 +189,9 @@ class _View:
         for figure in table.figures:
             rows.setdefault(figure.labels, []).append(figure)
         works = [_here(figures[0], CPU).text for figures in rows.values() if figures[0].case]
-        by_machine = len(set(works)) < len(works)  # rows are machines, so that several of them have the same work
-
-        devices = [  # where any of its work can be replayed
-            device
-            for device in self._devices
-            if any(_runs_on(self._procedure, each, device) for each in table.figures) and not by_machine
-        ]
+        by_machine = len(set(works)) < len(works)  # rows are machines with the same work
+        devices = [] if by_machine else self._devices  # where any of its work can be replayed
+        devices = [each for each in devices if any(_runs_on(self._procedure, figure, each) for figure in table.figures)]
         places = tuple(f"this {'CPU' if device == CPU else device}" for device in devices) or self._places
         columns = tuple(dict.fromkeys(figure.column for figure in table.figures))
         return Sheet(
@@ -210,7 +203,7 @@ class _View:
         )
 
     def readings(self) -> Iterator[Sheet]:
-        """One more table where text and effect of a listing differ: all that it can be understood to do."""
+        """One more table for a listing whose text and effect differ: all that it can be read as."""
         figure = next(figure for figure in self._publication.figures if figure.case)
         for device in self._devices:
             cases, title = self._procedure.readings(_here(figure, device)), "What the listing can be read as, on "
@@ -221,7 +214,7 @@ class _View:
                 yield Sheet(*about, rows, notes=self._procedure.explain(found))
 
     def _row(self, labels: tuple[str, ...], figures: Sequence[Figure], devices: Sequence[str]) -> Row:
-        """One that names a machine is this CPU's if it is a CPU's, else this machine's accelerator's."""
+        """A row of a published CPU gets this CPU's figure, one of another machine the accelerator's."""
         figure = next(figure for figure in figures if figure.case)
         printed = tuple(Printed(each.machine, each.column, each.printed, each.value, each.unit) for each in figures)
         is_cpu = not devices and self._publication.machine(figure.machine).device == CPU
@@ -239,8 +232,7 @@ class _View:
             return Own(case.text, case.device, result.status, reason=result.explanation)
 
         def in_unit(step_s: float) -> float:
-            values = {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}
-            return values.get(figure.unit, step_s)
+            return {"it/s": 1 / step_s, "ms/it": 1000 * step_s, "s": step_s * figure.steps}.get(figure.unit, step_s)
 
         step_s, bias, job = result.estimate.center_s, find_bias(result, right) if right else None, result.job
         own = Own(case.text, case.device, result.status, in_unit(step_s))

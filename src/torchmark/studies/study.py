@@ -1,4 +1,4 @@
-"""The protocol of all studies: a question that takes many measurements, answered in events that are stored at once."""
+"""The protocol of all studies: many measurements that answer a question, in events that are stored at once."""
 
 import time
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from torchmark.analyze.verdict import cautions_of, combine_results
 from torchmark.errors import UsageError
 from torchmark.measure.cases import check_case
 from torchmark.measure.process import without_figure
-from torchmark.measure.session import Covered, Finished, Plan, Revised, SpreadFound, Started
+from torchmark.measure.session import Covered, Finished, Options, Revised, SpreadFound, Started
 from torchmark.records import Case, Conclusion, Machine, Result, Rigor
 
 
@@ -25,12 +25,10 @@ class Activity(Struct, frozen=True):
 
 
 class Announcement(Struct, frozen=True):
-    """A part is done, and stored by the events before. Each study has its own, and its command the words for it."""
+    """A part is done, and stored. Each study has its own, and its command the words for it."""
 
 
-class Completed(Struct, frozen=True):
-    """A process has ended, to be stored in one piece: by itself, and the result of its case with it."""
-
+class Completed(Struct, frozen=True):  # a process has ended: its own result, and that of its case with it
     process: int
     newest: Result
     result: Result
@@ -38,19 +36,7 @@ class Completed(Struct, frozen=True):
 
 
 Event = Started | Finished | Completed | Revised | Covered | SpreadFound | Activity | Announcement
-Listen = Callable[..., None]  # gets each message of a process, and which process that is where there are several
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    budget_s: float = 600.0
-    timeout_s: float = 600.0  # for one answer of a process
-    seed: int = 0
-    data: str | None = None  # folder with the real data sets
-
-    @property
-    def command(self) -> str:
-        """The command line that repeats the study. It never holds a path, nor anything from the environment."""
-        raise NotImplementedError
+Listen = Callable[..., None]  # gets a process's messages, and which process that is
 
 
 class Study(ABC):
@@ -60,7 +46,7 @@ class Study(ABC):
     rigor: Rigor = "quick"
     open_ended: ClassVar[bool] = False  # more cases may follow than are known beforehand
 
-    def __init__(self, options: Options | Plan, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:
+    def __init__(self, options: Options, machine: Machine | None = None, cases: Iterable[Case] = ()) -> None:
         self.options, self.planned = options, tuple(case.text for case in cases)
         if machine:
             self.machine = machine
@@ -73,8 +59,8 @@ class Study(ABC):
     def left_s(self) -> float:
         return self.began + self.options.budget_s - time.monotonic()
 
-    def place(self, side: str) -> tuple[Machine, tuple[str, ...]]:  # noqa: ARG002
-        """Where a side is measured, and the cases known beforehand; with several sides, after its first result."""
+    def place(self, _side: str) -> tuple[Machine, tuple[str, ...]]:
+        """The machine and planned cases of a side; with several sides, after its first result."""
         return self.machine, self.planned
 
     @abstractmethod
@@ -86,13 +72,13 @@ class Study(ABC):
         reason = "the run was stopped while it was being measured"
         return (Revised(without_figure(self.under_way, "interrupted", reason)),) if self.under_way else ()
 
-    def conclusion(self, side: str = "") -> Conclusion | None:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Conclusion | None:
         """What is known by now; None where that is nothing."""
         return None
 
 
 def check_single(case: Case) -> Case:
-    """The case, checked; raise UsageError for what a study of one case does not measure."""
+    """Raise UsageError for what a study of one case does not measure."""
     if case.workers > 1:
         raise UsageError(f"{case.text} takes {case.workers} workers", "Leave +workers out: only one is measured here")
     if case.protocol != "steady":

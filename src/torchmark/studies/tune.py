@@ -1,5 +1,4 @@
 """Finds the fastest settings for a case: a search by halving, in rounds that all candidates share.
-
 Number formats with layouts come first, then compiling the best of them, then every other setting against the leader.
 The winner, also without the settings that gained little, is then confirmed against the default in fresh processes."""
 
@@ -25,23 +24,23 @@ from torchmark.errors import NothingMeasuredError, UnknownName
 from torchmark.measure import messages
 from torchmark.measure.cases import check_case, chosen_instructions, full_params, offered, split_values, tunable_dtypes
 from torchmark.measure.engine import DEFAULTS, SLOW_STEP_S
-from torchmark.measure.lifecycle import temporary_folder
-from torchmark.measure.process import Process, ProcessFailed
+from torchmark.measure.process import Process, ProcessFailed, temporary_folder
+from torchmark.measure.session import Options
 from torchmark.records import CASE_OPTIONS, Case, Machine, Result, Rigor, Tuning, Value
 from torchmark.studies.ab import rounds_for, turn_seconds
-from torchmark.studies.study import Announcement, Completed, Event, Options, Study, summed_up
+from torchmark.studies.study import Announcement, Completed, Event, Study, summed_up
 
 Axes = dict[str, tuple[Value, ...]]  # the values worth a try for each setting
 
 ROUNDS = 2  # between two cuts of the field, and of a pair at least
 PAIRS, FEW_PAIRS, SLOW_PAIR_S = 5, 4, 10.0  # of fresh processes that confirm the gain; fewer where one takes longer
-FEWER_ROUNDS = 2  # of a pair than in a live comparison, because the gain is known to be large
+FEWER_ROUNDS = 2  # of a pair than in a live comparison: the gain is known to be large
 SEARCH_SHARE = 0.7  # of the budget: no new candidate enters after that
 NUMBERS = ("dtype", "matmul", "layout")  # tried in all combinations
-HELPS = 0.02  # as a logarithm: a change that seems to bring more, and more than noise, is tried together with others
+HELPS = 0.02  # as a logarithm: changes that seem to bring more, and more than noise, are combined
 TOO_SLOW, SURELY_TOO_SLOW = 3.0, 9.0  # times the best: dropped at its first warm step; no disturbance is so large
 QUICK_STEP_S = 0.2  # a shorter step says little, and its turns cost little
-LEAST_PATIENCE_S = 2.0  # for the first two steps, however quick the default is
+LEAST_PATIENCE_S = 2.0  # for the first two steps
 MOST_TURNS = 60
 LEAST_ANSWER_S = 1.0  # to wait for an answer at the end of the budget
 
@@ -96,13 +95,13 @@ class Tune(Study):
             yield Completed(sum(result.status == "ok" for result in earlier), last, self._result(text))
 
     def _result(self, text: str) -> Result:
-        """All processes of a case as one; a later one that failed does not undo what the earlier ones gave."""
+        """All processes of a case as one; a later failure does not undo earlier results."""
         several = self._pool.results[text]
         good = [result for result in several if result.status == "ok"]
         rigor: Rigor = "default" if len(good) > 1 else "quick"
         return replace(summed_up(good or several[-1:], self._ceilings), rigor=rigor)
 
-    def conclusion(self, side: str = "") -> Tuning | None:  # noqa: ARG002
+    def conclusion(self, _side: str = "") -> Tuning | None:
         return self.outcome() if self._default.text in self._pool.results else None
 
     def results(self) -> dict[str, Result]:
@@ -110,20 +109,16 @@ class Tune(Study):
 
     def outcome(self) -> Tuning:
         default, settled = self._default, self._settled or search.Settled(self._default, self._leader)
-        gain, found, cases = settled.gain, settled.placed(search.scores(self._rounds)[0]), self._pool.cases
+        found, cases = settled.placed(search.scores(self._rounds)[0]), self._pool.cases
+        gain, low, high = settled.gain or (None, None, None)
         firsts = {text: each[0] for text, each in self._pool.results.items()}  # later ones find a warm compile cache
         winner = settled.leader if settled.is_confirmed else default
         same = winner if same_precision(winner, default) else search.best_at_precision(default, cases, found)
         is_placed = {default.text, winner.text} <= found.keys()
         return Tuning(
-            default=default,
-            winner=winner,
+            *(default, winner, gain, low, high, len(settled.pairs)),
             same_precision=same,
             stopped="interrupted" if not self._is_done else "budget" if self._is_out_of_time else "done",
-            gain=gain.center if gain else None,
-            low=gain.low if gain else None,
-            high=gain.high if gain else None,
-            pairs=len(settled.pairs),
             unconfirmed=settled.leader if settled.leader != winner else None,
             disturbed=self._disturbed,
             same_precision_gain=search.seen_gain(default, same, found),
@@ -165,7 +160,7 @@ class Tune(Study):
         yield from self._dismiss()
 
     def _heat(self, incumbent: Case, challengers: Sequence[Case]) -> Iterator[Event]:
-        """Incumbent and challengers in common rounds, fewer after each cut; the leader of all is known afterwards."""
+        """Play incumbent and challengers in common rounds, fewer after each cut, for a leader of all."""
         field, rounds = [incumbent.text], list[search.Round]()
         for case in challengers:
             name = yield from self._enter(case)
@@ -204,9 +199,9 @@ class Tune(Study):
             yield from self.unfinished()
 
     def _enter(self, case: Case) -> Generator[Event, None, str]:
-        """Into the pool, unless its number format is useless here or the time is up. Returns its text; "" if not."""
+        """Add a case unless its number format is useless here or time is up; return its text, or ""."""
         isa = self._instructions if "isa" not in (*case.options, *self.options.keep) else None
-        if isa and case.dtype != self._default.dtype:  # a shorter number format needs this machine's limit of them
+        if isa and case.dtype != self._default.dtype:  # shorter number formats need this machine's limit
             case = changed(case, "isa", isa)
         if case.text in self._pool.alive:
             return case.text
@@ -230,7 +225,7 @@ class Tune(Study):
         return is_late
 
     def _confirm(self) -> Iterator[Event]:
-        """Measure the finalists in common rounds of fresh processes, several times; disturbed ones are repeated."""
+        """Measure the finalists in common rounds of fresh processes; disturbed ones are repeated."""
         default, winner, pool = self._default, self._leader, self._pool
         if winner.text == default.text:
             return
@@ -268,9 +263,7 @@ class Tune(Study):
 
 
 @dataclass
-class Candidate:
-    """A configuration in a fresh process of its own, which is timed when its turn comes."""
-
+class Candidate:  # a configuration in a fresh process
     case: Case
     process: Process
     prepared: messages.Prepared
@@ -278,7 +271,7 @@ class Candidate:
     is_kept: bool = False
 
     def turn(self, block_size: int, timed: bool = True) -> float:
-        """Run one turn; returns the logarithm of the seconds per item, or 0 for an untimed turn."""
+        """Run a turn; return the logarithm of the seconds per item, or 0 if untimed."""
         order = messages.TakeTurn(turn_seconds(self.prepared.step_s), block_size, timed)
         taken_s = self.process.ask(order, messages.Turned).step_s
         self.has_played = self.has_played or timed
@@ -286,12 +279,12 @@ class Candidate:
 
 
 class CandidatePool:
-    """The processes that are alive. Any end of one of them becomes a result of its case."""
+    """The live processes; any end of one becomes a result of its case."""
 
     def __init__(self, options: Options, hear: Callable[[Case, messages.Message], None]) -> None:
         self._options, self._hear, self._random = options, hear, random.Random(options.seed)
         self.compile_cache: str | None = None
-        self.deadline = math.inf  # of the monotonic clock: no answer is waited for any longer
+        self.deadline = math.inf  # of the monotonic clock, for any answer
         self.alive: dict[str, Candidate] = {}
         self._patience_s: float | None = None  # with work of these sizes
         self._params: dict[str, Value] = {}
@@ -305,8 +298,7 @@ class CandidatePool:
             self.alive.popitem()[1].process.close()
 
     def enter(self, case: Case, spared: bool = False, until: float = math.inf) -> bool:
-        """Prepare it in a new process; returns whether it takes part. One that is much too slow is dropped at once,
-        unless it is `spared`; one that takes too long, when the time is up."""
+        """Prepare a case in a new process; return whether it takes part: much too slow ones do only if `spared`."""
         self.cases[case.text], began, name = case, time.monotonic(), case.text
         left_s, timeout_s = max(min(self.deadline, until) - began, LEAST_ANSWER_S), self._options.timeout_s
         process = Process(case, name=name, timeout_s=min(timeout_s, left_s), listen=partial(self._hear, case))
@@ -334,11 +326,10 @@ class CandidatePool:
         except ProcessFailed as failure:
             if failure.result.status != "timeout" or patience_s is None:
                 raise
-            limit = f"{patience_s:.3g} s, {TOO_SLOW:g} times those of the default"
-            reason = f"dropped: its first two steps took more than {limit}"
+            reason = f"dropped: its first two steps took over {patience_s:.3g} s, {TOO_SLOW:g} times the default's"
             self._keep(case, replace(failure.result, status="skipped", reason=reason))
             return
-        if self._patience_s is None:  # the default itself sets the measure for all that follow
+        if self._patience_s is None:  # the default sets the measure
             self._patience_s = max(LEAST_PATIENCE_S, TOO_SLOW * (stepped.first_s + stepped.step_s))
             self._params = case.params
         times = self._times_the_best(stepped) if stepped.step_s > QUICK_STEP_S and not spared else 0.0
@@ -346,8 +337,7 @@ class CandidatePool:
             prepared = process.receive(messages.Prepared)  # from now on it rests
             times = self._times_the_best(stepped, again=True) if times > TOO_SLOW else times
         if times > TOO_SLOW:
-            speed = f"of {stepped.step_s:.3g} s, it was {1 / times:.2g}× as fast as the best"
-            reason = f"dropped: in its first warm step, {speed}"
+            reason = f"dropped: its first warm step of {stepped.step_s:.3g} s was {1 / times:.2g}× as fast as the best"
             self._keep(case, Result(case, "skipped", reason=reason, phases_s={"first step": stepped.first_s}))
             return
         candidate = Candidate(case, process, prepared)
@@ -356,7 +346,7 @@ class CandidatePool:
         self.alive[case.text] = candidate
 
     def _times_the_best(self, stepped: messages.Stepped, again: bool = False) -> float:
-        """How many times as long an item took as with the best, which with `again` has another turn now."""
+        """How many times as long an item took as with the best; `again` gives that another turn."""
         items_s = {name: each.prepared.step_s / (each.prepared.items or 1.0) for name, each in self.alive.items()}
         if not items_s:
             return 0.0
@@ -365,7 +355,7 @@ class CandidatePool:
         return stepped.step_s / (stepped.items or 1.0) / max(items_s[best], *map(math.exp, turns), 0.0)
 
     def play(self, names: Sequence[str]) -> search.Round:
-        """One round: a turn for each of them, in random order, as long as there is time. One that fails is ended."""
+        """One round: a turn for each in random order, as long as there is time. A failed one is ended."""
         field = [self.alive[name] for name in names if name in self.alive]
         block_size = max((each.prepared.block_size for each in field), default=1)
         taken = {}
@@ -380,7 +370,7 @@ class CandidatePool:
         return taken
 
     def sum_up(self, name: str, end: bool = False) -> None:
-        """Keep what the turns of a live candidate have shown so far. One that fails is ended."""
+        """Keep what a candidate's turns have shown so far. A failed one is ended."""
         if name not in self.alive:
             return
         candidate = self.alive[name]
@@ -405,7 +395,7 @@ class CandidatePool:
 
 
 def axes_of(case: Case, machine: Machine, keep: Sequence[str] = (), also: Mapping[str, Sequence[str]] = {}) -> Axes:
-    """Every axis with the values that the case does not have yet; `keep` holds some, `also` adds values to others."""
+    """Every axis with the values that the case does not have, without `keep` and with `also`."""
     params, usual = asdict(full_params(case)), dict(_usual_axes(case, machine, keep))
     known = {*TUNED_OPTIONS, *offered(case), *params}
     if unknown := [name for name in (*keep, *also) if name not in known]:
@@ -433,7 +423,7 @@ def _usual_axes(case: Case, machine: Machine, keep: Sequence[str]) -> Iterator[t
         if name in options:
             yield name, (USUAL, *options[name][1:])
     if on_cpu:
-        # From one to all that the machine runs at once, in doubles, without the number that a process takes by itself.
+        # In doubles from one to all that the machine runs at once, without what a process takes by itself.
         most, physical = max(1, machine.logical_cores), max(1, machine.physical_cores)
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
         if allowed < (os.cpu_count() or 1):  # a job that may use some of the cores
@@ -456,7 +446,7 @@ def variations(case: Case, axes: Axes) -> list[Case]:
 
 
 def combinations(case: Case, axes: Axes) -> list[Case]:
-    """All combinations of the settings that decide together which code computes a product."""
+    """All combinations of the settings that decide together which code is used."""
     chosen = [name for name in NUMBERS if axes.get(name)]
     found: dict[str, Case] = {}
     for values in product(*([setting(case, name), *axes[name]] for name in chosen)):

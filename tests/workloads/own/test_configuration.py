@@ -12,7 +12,7 @@ import pytest
 
 from torchmark import workloads
 from torchmark.errors import UnsupportedError, UsageError
-from torchmark.measure.cases import Sweep, expand, full_params, read_params
+from torchmark.measure.cases import expand, full_params, read_params
 from torchmark.measure.check import check_step
 from torchmark.studies.fit import size_range
 from torchmark.workloads.contract import Setting, Step
@@ -102,11 +102,11 @@ def test_the_kind_of_attention_can_be_chosen(write: Callable[[object], str]) -> 
 
 def test_what_it_is_for_stands_in_the_case(write: Callable[[object], str]) -> None:
     name = write(BERT)
-    (case,) = expand(Sweep([name], params={"task": ["token-classification"], "sequence": ["12"]}))
+    (case,) = expand([name], params={"task": ["token-classification"], "sequence": ["12"]})
     assert case.text == "config.json/infer:sequence=12,task=token-classification@cpu/float32"
     with pytest.raises(UsageError, match="no more than 16 positions"):
-        expand(Sweep([name], params={"sequence": ["17"]}))
-    (usual,) = expand(Sweep([name]))
+        expand([name], params={"sequence": ["17"]})
+    (usual,) = expand([name])
     assert usual.text == "config.json/infer@cpu/float32"  # as many as it has, and no more are ever tried
     assert (full_params(usual).sequence, size_range(usual, "sequence")) == (16, (1, 16))
     assert workloads.find_workload(write(VIT)).params().image == 32

@@ -11,7 +11,7 @@ import pytest
 
 from torchmark import workloads
 from torchmark.errors import TorchmarkError, UsageError
-from torchmark.measure.cases import Sweep, expand, list_parameters
+from torchmark.measure.cases import expand, list_parameters
 from torchmark.measure.check import check_step
 from torchmark.measure.outcomes import failure_of
 from torchmark.workloads.contract import Setting, Step
@@ -27,9 +27,9 @@ def test_a_file_becomes_a_workload_that_is_named_without_its_path(models: Path) 
     assert workload.name == "some.py:Dense"
     assert workload.summary() == "Some models."
     assert workloads.find_workload("some.py:Dense") is workload  # known by its name from now on
-    (case,) = expand(Sweep([str(models)], params={"width": ["32"]}))
+    (case,) = expand([str(models)], params={"width": ["32"]})
     assert case.text == "some.py/infer:width=32@cpu/float32"
-    assert expand(Sweep([case.text])) == (case,)
+    assert expand([case.text]) == (case,)
 
 
 def test_its_version_follows_its_content_wherever_it_lies(models: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_arguments_that_a_command_line_can_give_are_parameters(models: Path) -> 
 def test_what_has_no_default_must_be_given(prepare: Prepare, models: Path) -> None:
     name = f"{models}:Sized"
     with pytest.raises(UsageError, match=r"needs a value for size\. Give it: -p size="):
-        expand(Sweep([name]))
+        expand([name])
     step = prepare(name, size=8, ratio=0.5, batch=3, input="float.8")
     assert step.run().shape == (3, 4)
 
@@ -116,12 +116,12 @@ def test_a_function_without_an_example_input_is_refused_where_that_is_certain(
     source = "class Net: pass\ndef other(): return Net()\ndef both(): return Net(), 1\n"
     (tmp_path / "some.py").write_text(f"{source}def make():\n    {body}\n")
     name = f"{tmp_path / 'some.py'}:make"
-    assert expand(Sweep([name], params={"input": ["float.3"]}))
+    assert expand([name], params={"input": ["float.3"]})
     if not refused:
-        assert expand(Sweep([name]))
+        assert expand([name])
         return
     with pytest.raises(UsageError, match="make needs --input"):
-        expand(Sweep([name]))
+        expand([name])
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_workload_in_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_reading_a_file_imports_no_torch(models: Path, run_python: Callable[[str], str]) -> None:
     program = (
-        "import sys; from torchmark.measure.cases import Sweep, expand\n"
-        f"expand(Sweep([{str(models)!r}], {{'mode': ['train']}}, params={{'batch': ['1..8']}}))\n"
+        "import sys; from torchmark.measure.cases import expand\n"
+        f"expand([{str(models)!r}], {{'mode': ['train']}}, params={{'batch': ['1..8']}})\n"
         "print('torch' in sys.modules)"
     )
     assert run_python(program) == "False\n"
