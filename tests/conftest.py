@@ -104,9 +104,14 @@ SLOW_FILES = [
 ]
 
 
+searched_for_garbage = False
+
+
 def pytest_runtest_setup() -> None:
     """Search what was imported for garbage once, and not before every step that is timed in this process."""
-    if "torch" in sys.modules and not gc.get_freeze_count():
+    global searched_for_garbage
+    if not searched_for_garbage and "torch" in sys.modules:
+        searched_for_garbage = True
         gc.collect()
         gc.freeze()
 
