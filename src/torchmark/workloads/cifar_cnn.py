@@ -22,12 +22,9 @@ class CifarCnn(ImageTraining):
     name = "cifar-cnn"
     params = Params
     tiny = Params(batch=2, images=10, loader_workers=0)
-    recipe = Recipe(
-        rate=0.001, momentum=0.9, epochs=2, tests=1, dataset="cifar10", normal=(0.5, 0.5), test_batch=0, reads_loss=True
-    )
+    recipe = Recipe(rate=0.001, momentum=0.9, epochs=2, tests=1, dataset="cifar10", test_batch=0, reads_loss=True)
     products = (28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10)
     parameters = 62_006
-    pixels = 3 * 32 * 32
 
     def layers(self, nn: Any) -> list[Any]:
         first = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]

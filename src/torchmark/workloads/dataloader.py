@@ -6,9 +6,8 @@ from msgspec import Meta, Struct
 
 from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.image_training import Batches, Normalized
+from torchmark.workloads.image_training import DATASETS, Batches, Normalized
 
-_SETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}  # pixels, their mean and deviation
 _MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
 
 
@@ -30,7 +29,7 @@ class Dataloader(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Each pixel is scaled and shifted, read as a byte and written as a number."""
-        pixels = params.batch * _SETS[params.dataset][0]
+        pixels = params.batch * DATASETS[params.dataset][0]
         return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + _MADE_AS) * pixels)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -38,8 +37,8 @@ class Dataloader(Workload):
 
         from torchmark.workloads.images import load_images
 
-        images, (_, mean, deviation) = load_images(params.dataset, setting.data, params.images), _SETS[params.dataset]
-        data = Normalized(images.train_images, images.train_labels, mean, deviation)
+        images = load_images(params.dataset, setting.data, params.images)
+        data, (_, mean, deviation) = Normalized(images), DATASETS[params.dataset]
         feed = Batches(data, params.batch, setting, params.loader_workers)
         order = torch.randperm(params.images, generator=setting.generator())
         few = [int(index) for index in order[: min(2, params.batch)]]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torchmark.workloads.images import Images
 
+# Of each data set: numbers in an image, and their mean and deviation.
+DATASETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}
 _PASS = 1000  # images classified at once to find the accuracy
 
 
@@ -35,7 +37,6 @@ class Recipe(Struct, frozen=True):
     epochs: int
     tests: int  # passes over the test set in the whole job; 0: the network does not learn to classify
     dataset: str = "mnist"
-    normal: tuple[float, float] = (0.1307, 0.3081)  # mean and deviation of pixels
     test_batch: int = 1000  # 0: that of the training
     reads_loss: bool = False  # in every step, on the host
 
@@ -49,7 +50,6 @@ class ImageTraining(ModelWorkload):
     recipe: ClassVar[Recipe]
     products: ClassVar[tuple[int, ...]]  # of one image in each layer: outputs × weights behind each
     parameters: ClassVar[int]
-    pixels: ClassVar[int] = 28 * 28  # numbers in an image
 
     @abstractmethod
     def layers(self, nn: Any) -> list[torch.nn.Module]:
@@ -73,15 +73,14 @@ class ImageTraining(ModelWorkload):
 
     def cost(self, params: Any, training: bool) -> Cost:
         """Weights and their momentum are read and written."""
-        batch, numbers = params.batch, 4 * self.parameters + params.batch * self.pixels
+        batch, numbers = params.batch, 4 * self.parameters + params.batch * DATASETS[self.recipe.dataset][0]
         return Cost(batch, "image", batch * sum(self.products), numbers, batch * self.products[0], integers=batch)
 
     def build(self, params: Any, setting: Setting) -> Model:
         import torch
 
         recipe, images, network = self.recipe, self.images(params, setting), self.network()
-        train = Normalized(images.train_images, images.train_labels, *recipe.normal)
-        test = Normalized(images.test_images, images.test_labels, *recipe.normal)
+        train, test = Normalized(images), Normalized(images, train=False)
         batches = Batches(train, params.batch, setting, params.loader_workers)
         inputs, targets = train[:2]
 
@@ -131,8 +130,10 @@ class ImageTraining(ModelWorkload):
 class Normalized:
     """A data set for torch's loader: converts one image at a time, as in published training scripts."""
 
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor, mean: float, deviation: float) -> None:
-        self._images, self._labels = images, labels
+    def __init__(self, data: Images, train: bool = True) -> None:
+        self._images = data.train_images if train else data.test_images
+        self._labels = data.train_labels if train else data.test_labels
+        _, mean, deviation = DATASETS[data.dataset]
         self._scale, self._offset = 1 / (255 * deviation), mean / deviation
 
     def __len__(self) -> int:

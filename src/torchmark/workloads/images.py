@@ -35,6 +35,7 @@ _POOL = 1 << 20
 class Images(Struct, frozen=True):
     """A data set in memory: bytes of [image, channel, row, column], and labels from 0 to 9."""
 
+    dataset: str  # mnist or cifar10
     source: str  # files or stand-in
     train_images: torch.Tensor
     train_labels: torch.Tensor
@@ -56,7 +57,7 @@ def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> I
     for train, amount in ((True, count), (False, max(1, count // each))):
         images, labels = _make(look, amount, train) if data is None else read(data, train)
         arrays += (images[:amount], labels[:amount].astype(numpy.int64))
-    return Images("stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
+    return Images(dataset, "stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
 
 
 # The files: IDX (MNIST) and binary (CIFAR-10), plain or gzip. Nothing in them is trusted.

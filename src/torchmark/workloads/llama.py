@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from torchmark.workloads.contract import Setting
-from torchmark.workloads.model import ModelWorkload
+from torchmark.workloads.model import Model, ModelWorkload
 
 Size = Literal["tiny", "5m", "30m", "125m", "350m", "1b"]
 
@@ -73,7 +73,15 @@ def make(shape: Shape) -> Any:
     return LlamaForCausalLM(LlamaConfig(**asdict(shape), **fixed, rope_parameters=rope))
 
 
-def token_ids(shape: Shape, setting: Setting, rows: int, tokens: int) -> Any:
+def language_model(size: Size, setting: Setting, rows: int, tokens: int) -> Model:
+    """With random token ids; a step returns the next token of each row."""
     import torch
 
-    return torch.randint(shape.vocab_size, (rows, tokens), generator=setting.generator())
+    shape = SHAPES[size]
+    return Model(
+        module=make(shape),
+        inputs=torch.randint(shape.vocab_size, (rows, tokens), generator=setting.generator()),
+        result=lambda answer: answer.logits[:, -1].argmax(-1),
+        notes={"attention": "sdpa"},
+        metrics=lambda: {"parameters": float(shape.parameters)},
+    )

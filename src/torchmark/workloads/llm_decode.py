@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting
@@ -32,7 +33,6 @@ class LlmDecode(llama.LlamaWorkload):
         return Cost(rows, "token", products, numbers, memory=shape.parameters + 2 * kept + rows * shape.vocab_size)
 
     def build(self, params: Params, setting: Setting) -> Model:
-        shape = llama.SHAPES[params.size]
         cache = _make_cache([map(setting.place, each) for each in _kept(params, setting)])
         first = [(layer, layer.keys, layer.values) for layer in cache.layers]
 
@@ -47,15 +47,13 @@ class LlmDecode(llama.LlamaWorkload):
         def few(ids: Any, _: None) -> tuple[Any, None]:
             return {"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None
 
-        return Model(
-            module=llama.make(shape),
-            inputs=llama.token_ids(shape, setting, params.batch, 1),
+        model = llama.language_model(params.size, setting, params.batch, 1)
+        return replace(
+            model,
             call=call,
-            result=lambda answer: answer.logits[:, -1].argmax(-1),
             few=few,
             look=lambda run, given: (run(given).logits[:2, -1],),
-            notes={"attention": "sdpa"},
-            metrics=lambda: {"parameters": float(shape.parameters), "cached_tokens": float(cache.get_seq_length())},
+            metrics=lambda: model.metrics() | {"cached_tokens": float(cache.get_seq_length())},
         )
 
 

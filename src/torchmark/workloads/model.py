@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -51,9 +52,8 @@ class OptimizerSpec(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True):
-    """A model with its inputs on the host, the same for the same seed. Inputs and targets are tensors, or tuples and
-    dictionaries of them, nested at will. A tuple becomes the model's arguments, a dictionary its keyword arguments
-    (integer keys: positional ones)."""
+    """A model with its inputs on the host. Inputs and targets are tensors, or tuples and dictionaries of them, at any
+    depth. A tuple becomes the model's arguments, a dictionary its keyword arguments (integer keys: positional ones)."""
 
     module: nn.Module
     inputs: Any
@@ -83,8 +83,7 @@ class Model(Struct, frozen=True):
         if not isinstance(self.inputs, Mapping):
             return lambda forward, given: forward(given)
         names = [name for name in self.inputs if isinstance(name, str)]
-        places = [name for name in self.inputs if name not in names]
-        if not places:
+        if not (places := [name for name in self.inputs if name not in names]):
             return lambda forward, given: forward(**given)
         return lambda forward, given: forward(*map(given.get, places), **{name: given[name] for name in names})
 
@@ -108,7 +107,7 @@ def guessing(classes: int) -> tuple[float, float]:
 
 def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
     """The model's own loss if it returns one, else the mean squared difference of its answer from numbers between 1
-    and 2. They differ, as behind a normalisation equal ones would give no gradient."""
+    and 2: equal ones would give no gradient behind a normalisation."""
     import torch
 
     if (own := getattr(answer, "loss", None)) is not None:
@@ -179,9 +178,8 @@ class Inference:
         self.dtype = torch.float64  # of the reference
         self.losses: list[torch.Tensor] = []  # of the first training step and the last one
         both, training = (model.inputs, model.targets), setting.mode == "train"
-        few = model.few(*both) if model.few else both
-        if not model.few and (workload.rows_are_independent or training):
-            few = _two_rows(both)
+        two_are_enough = workload.rows_are_independent or training
+        few = model.few(*both) if model.few else _two_rows(both) if two_are_enough else both
         self.inputs, self.targets = map_tensors(torch.clone, few)  # models may write into their inputs
         copies = reference.recorded(model.module)
         # Tables of a filled model keep their precision: bfloat16 would place far tokens wrongly.
@@ -227,7 +225,7 @@ class Inference:
 
     @cached_property
     def is_checked(self) -> bool:
-        """False if the model draws at random, and cannot be checked. Finds the dtype of the reference."""
+        """False if the model draws at random. Finds the dtype of the reference."""
         import torch
 
         if self.workload.rows_are_independent:
@@ -386,17 +384,14 @@ def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequenc
     """Gradient times movement of every weight in a first step of these optimizers, from zero, where rounding loses no
     small movement. Weights and the optimizers' state are restored."""
     kept = [weight.detach().clone() for weight in weights]
-    known = [dict(optimizer.state) for optimizer in optimizers]
     for weight in weights:
         weight.detach().zero_()
     for optimizer in optimizers:
-        optimizer.state.clear()
+        state, optimizer.state = optimizer.state, defaultdict(dict)
         optimizer.step()
+        optimizer.state = state
     moved = [weight.detach().cpu().double() * weight.grad.cpu().double() for weight in weights]
     load_values(weights, kept)
-    for optimizer, before in zip(optimizers, known, strict=True):
-        optimizer.state.clear()
-        optimizer.state.update(before)
     return moved
 
 

@@ -64,13 +64,12 @@ class StableDiffusion(Workload):
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work | None:
-        """Known for the published size, so that its time can be estimated; else only `prepare` knows."""
-        if (params.model, params.size) != ("v1.5", 512):
-            return None
-        return Work(items=1, unit="iteration", flops=_FLOPS_512, bytes=_VALUES_512 * setting.item_bytes)
+        """Known for the published size, so that its time can be estimated."""
+        published = (params.model, params.size) == ("v1.5", 512)
+        return Work(1, "iteration", _FLOPS_512, _VALUES_512 * setting.item_bytes) if published else None
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
-        """Weights, and for each pixel what the widest layers hold, which are those that decode."""
+        """Weights, and for each pixel the widest layers, which are those that decode."""
         shape = SHAPES[params.model]
         weights = shape.weights + (shape.decoder_weights if params.decode else 0)
         per_pixel = (10 if params.decode else 2) * shape.decoder[0]
@@ -82,9 +81,8 @@ class StableDiffusion(Workload):
             models = {name: make(SHAPES[params.model]) for name, make in makers.items()}
         copies = recorded(*(fill(model, setting) for model in models.values()))
         job = _Job(params, setting, {name: model.to(setting.device) for name, model in models.items()})
-        stages, (flops, values) = [Stage("text encoding", 1, job.encode)], count_iteration(params)
-        if params.decode:
-            stages.append(Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device))))
+        flops, values = count_iteration(params)
+        decoding = Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device)))
         return Step(
             job.iterate,
             Work(1, "iteration", flops, values * setting.item_bytes),
@@ -92,7 +90,7 @@ class StableDiffusion(Workload):
             job.reference,
             copies,
             job_steps=len(job.timesteps),
-            stages=tuple(stages),
+            stages=(Stage("text encoding", 1, job.encode), *([decoding] if params.decode else [])),
             metrics=lambda: {
                 "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),  # of an image
                 "parameters": float(sum(weight.numel() for weight in models["unet"].parameters())),
@@ -114,8 +112,7 @@ class _Job:
         # On the device beforehand, as a lookup there during the steps would wait for the device.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
         size = params.size // _PIXELS_PER_LATENT
-        self._noise = setting.place(_draw((1, _CHANNELS, size, size), setting))
-        self.latents = self._noise
+        self.latents = self._noise = setting.place(self._draw(1, _CHANNELS, size, size))
         self._done = self.calls = self.iterations = 0
         # An empty prompt, and one of the greatest length.
         end = SHAPES[params.model].vocabulary - 1
@@ -158,11 +155,15 @@ class _Job:
     def _few(self) -> Tensors:
         """Small latents for the UNet, smaller ones to decode, embeddings of two short prompts."""
         latents = ((1, _CHANNELS, size, size) for size in (_CHECKED_LATENTS, _CHECKED_DECODED))
-        embeddings = (2, _CHECKED_TOKENS, SHAPES[self._params.model].text)
-        return [_draw(shape, self._setting) for shape in (*latents, embeddings)]
+        return [self._draw(*each) for each in (*latents, (2, _CHECKED_TOKENS, SHAPES[self._params.model].text))]
+
+    def _draw(self, *shape: int) -> torch.Tensor:
+        import torch
+
+        return torch.randn(shape, generator=self._setting.generator())
 
     def outputs(self) -> Tensors:
-        """Results of every part for a small input, and of the scheduler's first step."""
+        """Of every part for a small input, and of the scheduler's first step."""
         latents, small, embeddings = map(self._setting.place, self._few())
         calls, first = self.calls, self.timesteps[0]
         with self._setting.without_gradients():
@@ -192,12 +193,6 @@ class _Job:
         return (text, predicted, moved, *decoded)
 
 
-def _draw(shape: tuple[int, ...], setting: Setting) -> torch.Tensor:
-    import torch
-
-    return torch.randn(shape, generator=setting.generator())
-
-
 def _guided(predicted: torch.Tensor) -> torch.Tensor:
     """From the prediction for the empty prompt past that for the prompt."""
     empty, prompted = predicted.chunk(2)
@@ -223,9 +218,9 @@ def make_text_encoder(shape: Shape) -> Any:
 
     width, words = shape.text, shape.vocabulary
     sizes = {"hidden_size": width, "intermediate_size": 4 * width, "projection_dim": width, "vocab_size": words}
-    layers = {"num_hidden_layers": shape.text_layers, "num_attention_heads": width // 64 or 2}
+    sizes |= {"num_hidden_layers": shape.text_layers, "num_attention_heads": width // 64 or 2}
     ends = {"bos_token_id": words - 2, "eos_token_id": words - 1}
-    return CLIPTextModel(CLIPTextConfig(**sizes, **layers, **ends, attn_implementation="sdpa"))
+    return CLIPTextModel(CLIPTextConfig(**sizes, **ends, attn_implementation="sdpa"))
 
 
 def make_unet(shape: Shape) -> Any:
@@ -239,12 +234,9 @@ def make_unet(shape: Shape) -> Any:
 def make_decoder(shape: Shape) -> Any:
     from diffusers import AutoencoderKL
 
-    kinds: dict[str, Any] = {
-        "down_block_types": ("DownEncoderBlock2D",) * 4,
-        "up_block_types": ("UpDecoderBlock2D",) * 4,
-    }
-    sizes = {"sample_size": 512, "layers_per_block": 2, "norm_num_groups": shape.groups}
-    return AutoencoderKL(block_out_channels=shape.decoder, **kinds, **sizes)
+    options: dict[str, Any] = {"sample_size": 512, "layers_per_block": 2, "norm_num_groups": shape.groups}
+    options |= {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    return AutoencoderKL(block_out_channels=shape.decoder, **options)
 
 
 def make_scheduler(params: Params) -> Any:

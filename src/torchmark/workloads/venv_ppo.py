@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
@@ -66,21 +66,16 @@ class VenvPpo(Workload):
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Only matrix products count as FLOPs. Bytes: weights read and written once, one batch of records read."""
-        rows, width = params.batch * _WINDOW, params.width
-        forward, training = dict[str, int](), dict[str, int]()
+        rows, width, products = params.batch * _WINDOW, params.width, 0
+        rolled_out = (1 + _VALIDATIONS) * rows
+        evaluated = {"policy": rolled_out, "transition": rolled_out, "matcher": rows, "value": rows + params.batch}
         for kind, shape in SHAPES.items():
-            forward[kind] = sum(math.prod(edge) for edge in shape.layers(width))
-            # No gradient of a network's own input is computed.
-            training[kind] = 3 * forward[kind] - shape.inputs * width * (2 if shape.residual else 1)
-        products = (
-            (1 + _VALIDATIONS) * rows * (forward["policy"] + forward["transition"])
-            + 2 * rows * training["matcher"]
-            + rows * forward["matcher"]
-            + (rows + params.batch) * forward["value"]
-            + _PASSES * rows * (training["policy"] + training["transition"] + training["value"])
-        )
+            forward = sum(math.prod(edge) for edge in shape.layers(width))
+            at_input = shape.inputs * width * (2 if shape.residual else 1)  # whose gradient is not computed
+            learned = (2 if kind == "matcher" else _PASSES) * rows  # the matcher's: recorded and rolled out
+            products += evaluated[kind] * forward + learned * (3 * forward - at_input)
         weights = sum(shape.parameter_count(width) for shape in SHAPES.values())
-        values = _GRAPHS * (2 * weights + (1 + _VALIDATIONS) * rows * SHAPES["matcher"].inputs)
+        values = _GRAPHS * (2 * weights + rolled_out * SHAPES["matcher"].inputs)
         return Work(items=1, unit="epoch", flops=2 * _GRAPHS * products, bytes=values * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -361,16 +356,17 @@ class _Job:
     def __init__(self, params: Params, setting: Setting) -> None:
         self.params, self.setting = params, setting
         self.windows = setting.feed(self.records())
-        modules, count = self._make_modules(), len(SHAPES)
-        pairs = recorded(*modules)
-        self.modules, self.graphs = [*map(setting.place_model, modules)], []
+        self.modules, self.graphs, count = self._make_modules(), [], len(SHAPES)
+        pairs = recorded(self.modules)
+        setting.place_model(self.modules)
         self.prints = pairs()  # before the first step learns
         for index in range(_GRAPHS):
-            ours = self.modules[count * index : count * (index + 1)]
-            learners = self.modules[count * _GRAPHS + 2 * index :][:2]
-            optimized = ([ours[0], ours[1], ours[3]], [ours[2]], learners)
-            specs = (_OPTIMIZER, _MATCHER_OPTIMIZER, _OPTIMIZER)
-            optimizers = [spec.make(_weights_of(each)) for spec, each in zip(specs, optimized, strict=True)]
+            ours, learners = self.modules[count * index :][:count], self.modules[count * _GRAPHS + 2 * index :][:2]
+            optimizers = (
+                _OPTIMIZER.make([*ours[:2].parameters(), *ours[3].parameters()]),
+                _MATCHER_OPTIMIZER.make(ours[2].parameters()),
+                _OPTIMIZER.make(learners.parameters()),
+            )
             networks, (policy, value) = Networks(*map(setting.compiled, ours)), map(setting.compiled, learners)
             self.graphs.append(_Graph(networks, networks._replace(policy=policy, value=value), *optimizers))
         self.venv, self.inside = (Simulator(setting, stage, params.checks) for stage in (1, 2))
@@ -378,11 +374,14 @@ class _Job:
     def records(self) -> torch.Tensor:
         return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
 
-    def _make_modules(self) -> list[nn.Module]:
+    def _make_modules(self) -> nn.ModuleList:
         """The networks of both graphs, and then the policy and value that each learns, on the host."""
+        from torch import nn
+
         kinds = (*SHAPES, *SHAPES, "policy", "value", "policy", "value")
         with self.setting.seeded():
-            return [make_network(kind, self.params.width).to(self.setting.torch_dtype) for kind in kinds]
+            modules = nn.ModuleList(make_network(kind, self.params.width) for kind in kinds)
+        return modules.to(self.setting.torch_dtype)
 
     def learn_environment(self) -> torch.Tensor:
         """One epoch of the first stage; returns how far both graphs' rollouts are from the records of both halves."""
@@ -432,11 +431,10 @@ class _Job:
         """Results of the first graph for known rows, with the first weights."""
         import torch
 
-        graph, weights = self.graphs[0], _weights_of(self.modules[: len(SHAPES)])
+        graph, weights = self.graphs[0], [*self.modules[: len(SHAPES)].parameters()]
         kept = [weight.detach().clone() for weight in weights]
-        load_values(weights, _weights_of(map(self.setting.place_model, self._make_modules()[: len(SHAPES)])))
-        rows = self.setting.place(self.records()[0, :_CHECKED_WINDOWS])
-        results = _known_results(graph.networks, weights, rows.transpose(0, 1))
+        load_values(weights, self.setting.place_model(self._make_modules()[: len(SHAPES)]).parameters())
+        results = _known_results(graph.networks, weights, self.setting.place(self.records()))
         for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
             weight.grad = gradient
         descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights)
@@ -448,13 +446,12 @@ class _Job:
     def reference(self) -> Tensors:
         import torch
 
-        modules = [exact_model(module) for module in self._make_modules()[: len(SHAPES)]]
-        rows, weights = self.records()[0, :_CHECKED_WINDOWS].double(), _weights_of(modules)
+        modules: Any = exact_model(self._make_modules()[: len(SHAPES)])
         specs = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
         moves = [spec.first_move for spec, module in zip(specs, modules, strict=True) for _ in module.parameters()]
         with exactly():
-            results = _known_results(Networks(*modules), weights, rows.transpose(0, 1))
-            gradients = zip(moves, results[-len(weights) :], strict=True)
+            results = _known_results(Networks(*modules), [*modules.parameters()], self.records().double())
+            gradients = zip(moves, results[-len(moves) :], strict=True)
             return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
     def metrics(self) -> dict[str, float]:
@@ -476,18 +473,14 @@ class _Job:
         }
 
 
-def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    return [weight for module in modules for weight in module.parameters()]
-
-
-def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
-    """Heads, rewards, advantages, losses, and the gradients of the losses. Recorded windows, steps first, stand for a
-    rollout; the same ones in the opposite order stand for the records that it is compared with."""
+def _known_results(networks: Networks, weights: Sequence[torch.Tensor], records: torch.Tensor) -> list[torch.Tensor]:
+    """Heads, rewards, advantages, losses, and the gradients of the losses. Recorded windows stand for a rollout, the
+    same ones in the opposite order for the records that it is compared with."""
     import torch
 
-    sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
+    rows = records[0, :_CHECKED_WINDOWS].transpose(0, 1)
+    real, sizes = rows.flip(1), [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
     observations, actions, following = torch.split(rows, sizes, dim=-1)
-    real = rows.flip(1)
     with torch.no_grad():
         head = networks.policy(observations)
         moved = networks.transition(torch.cat([observations, actions], dim=-1))
