@@ -151,7 +151,7 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
 
     workload, params, ranks = task.workload, task.params, task.case.workers
     images = workload.images(params, Setting("train", seed=task.seed, data=task.data))
-    recipe, network = workload.recipe, workload.network()
+    recipe, network = workload.recipe, workload.network(torch.nn)
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.rate, momentum=recipe.momentum)
     training: Any = Normalized(images)
     testing: Any = Normalized(images, train=False)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -114,7 +114,7 @@ def all_runs() -> tuple[Run, ...]:
 
 
 def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
-    """One run for each machine, or for the named one. Of figures for one case it has the first, unless `repeats`."""
+    """One run for each machine, or for the named one, with one figure for each case unless `repeats`."""
     return tuple(_run(publication, each, repeats) for each in publication.machines if machine in (None, each.name))
 
 
@@ -139,7 +139,7 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
 
 
 def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
-    """The machines of all publications with the hardware named by `text`: exactly, by its words, or by a part of it."""
+    """The machines of all publications with this hardware, named exactly, by its words, or by a part of its name."""
     plain, words = _plain(text), _words(text)
     tries: tuple[Callable[[PublishedMachine], bool], ...] = (
         lambda machine: bool(plain) and plain in (_plain(machine.name), _plain(machine.known_as)),
@@ -159,7 +159,7 @@ def hardware_titles() -> tuple[str, ...]:
 
 
 def is_published_name(text: str) -> bool:
-    """Whether this is the name of a publication or of one of its machines, however it is spaced and capitalised."""
+    """Whether this names a publication or one of its machines, in any spacing and capitals."""
     return _plain(text) in map(_plain, (*names(), *(machine.name for _, machine in _machines())))
 
 
@@ -169,8 +169,8 @@ def _machines() -> list[tuple[Publication, PublishedMachine]]:
 
 def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
     """One that is not known for sure is found by its name alone."""
-    own = machine.hardware.partition("(with ")[0]  # other parts of the machine are not the hardware that was timed
-    return (machine.name, machine.known_as, own) if machine.known_as else (machine.name,)
+    timed = machine.hardware.partition("(with ")[0]  # without other parts of the machine
+    return (machine.name, machine.known_as, timed) if machine.known_as else (machine.name,)
 
 
 def _words(text: str) -> set[str]:
@@ -182,7 +182,7 @@ def _plain(name: str) -> str:
 
 
 def _find_machine(publication: Publication, text: str) -> str:
-    """A machine by its name, however it is spaced and capitalised, or by a beginning that no other has."""
+    """A machine by its name, in any spacing and capitals, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
     if wanted in known:
         return known[wanted]
@@ -196,15 +196,13 @@ def _find_machine(publication: Publication, text: str) -> str:
 
 
 def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
-    """The machine as published, with its figures; what the publication does not say stays empty."""
+    """What the publication does not say stays empty."""
     figures = [(table, figure) for table in publication.tables for figure in table.figures if figure.case]
     found = [_result(publication, *each) for each in figures if each[1].machine == machine.name]
     first = {result.case.text: result for result in reversed(found)}
-    own_memory = machine.device == "cuda"  # the others share that of the machine
-    memory = machine.memory_gib * 2**30 if own_memory and machine.memory_gib else None
-    device = DeviceInfo(machine.device, machine.hardware, memory, cores=machine.cores or None)
+    own_gib, shared_gib = (machine.memory_gib, 0) if machine.device == "cuda" else (0, machine.memory_gib)
+    device = DeviceInfo(machine.device, machine.hardware, own_gib * 2**30 or None, cores=machine.cores or None)
     cpu, cores = (machine.hardware, machine.cores) if machine.device == "cpu" else ("", 0)
-    shared_gib = 0 if own_memory else machine.memory_gib
     described = Machine(cpu, cores, cores, shared_gib, os="", python="", devices=(device,))
     label, command = f"{publication.name}/{machine.name}", f"torchmark replicate {publication.name}"
     cases = tuple(dict.fromkeys(result.case.text for result in found))
@@ -219,15 +217,10 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
         notes, steps = publication.notes_on(table, figure), figure.steps
         step_s = {"s": value / steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
         # One block of all its steps is all that was timed: there is no interval, no first step and no spread.
-        known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
-        estimate = replace(
-            known,
-            evidence=("a published figure: how sure it is was not said",),
-            sample_count=1,
-            block_size=steps,
-            duration_s=total_s or 0.0,
-            **dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s),
-        )
+        about: Any = dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s)
+        about |= {"sample_count": 1, "block_size": steps, "duration_s": total_s or 0.0}
+        about["evidence"] = ("a published figure: how sure it is was not said",)
+        estimate = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0), **about)
     settings = {"machine": figure.machine, "table": table.title, "row": " / ".join(figure.labels)}
     settings |= {"column": figure.column, "printed": figure.printed, "unit": figure.unit}
     power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)

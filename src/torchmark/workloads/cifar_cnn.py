@@ -26,8 +26,8 @@ class CifarCnn(ImageTraining):
     products = (28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10)
     parameters = 62_006
 
-    def layers(self, nn: Any) -> list[Any]:
-        first = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        second = [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-        return first + second + dense
+    def network(self, nn: Any) -> Any:
+        first = nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)
+        second = nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)
+        dense = nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)
+        return nn.Sequential(*first, *second, *dense)

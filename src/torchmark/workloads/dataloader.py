@@ -53,6 +53,6 @@ class Dataloader(Workload):
             reference=reference,
             job_steps=feed.per_epoch,
             epochs=1,
-            metrics=lambda: {"data_is_real": float(images.is_real), "loader_share": 1.0},
+            metrics=lambda: {"data_is_real": float(images.source == "files"), "loader_share": 1.0},
             notes={"data": images.source},
         )

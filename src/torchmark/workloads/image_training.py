@@ -52,13 +52,8 @@ class ImageTraining(ModelWorkload):
     parameters: ClassVar[int]
 
     @abstractmethod
-    def layers(self, nn: Any) -> list[torch.nn.Module]:
+    def network(self, nn: Any) -> torch.nn.Module:
         """With random weights, from `torch.nn`."""
-
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(*self.layers(nn))
 
     def images(self, params: Any, setting: Setting) -> Images:
         from torchmark.workloads.images import load_images
@@ -79,7 +74,7 @@ class ImageTraining(ModelWorkload):
     def build(self, params: Any, setting: Setting) -> Model:
         import torch
 
-        recipe, images, network = self.recipe, self.images(params, setting), self.network()
+        recipe, images, network = self.recipe, self.images(params, setting), self.network(torch.nn)
         train, test = Normalized(images), Normalized(images, train=False)
         batches = Batches(train, params.batch, setting, params.loader_workers)
         inputs, targets = train[:2]
@@ -108,7 +103,7 @@ class ImageTraining(ModelWorkload):
                         pixels, labels = test[start : start + _PASS]
                         right += int((network(setting.place(pixels)).argmax(1).cpu() == labels).sum())
                 found["accuracy"] = right / len(test)
-            return found | {"data_is_real": float(images.is_real), "parameters": float(self.parameters)}
+            return found | {"data_is_real": float(images.source == "files"), "parameters": float(self.parameters)}
 
         return Model(
             network,

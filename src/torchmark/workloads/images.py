@@ -42,10 +42,6 @@ class Images(Struct, frozen=True):
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
-    @property
-    def is_real(self) -> bool:
-        return self.source == "files"
-
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
     """The first `count` training images, and the same share of the test images. `mnist` is 28 × 28 in grey, `cifar10`

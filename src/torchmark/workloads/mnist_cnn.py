@@ -15,8 +15,8 @@ class MnistCnn(ImageTraining):
     products = (24 * 24 * 10 * 25, 8 * 8 * 20 * 250, 320 * 50, 50 * 10)
     parameters = 21_840
 
-    def layers(self, nn: Any) -> list[Any]:
-        first = [nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()]
-        second = [nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU()]
-        dense = [nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10), nn.LogSoftmax(1)]
-        return first + second + dense
+    def network(self, nn: Any) -> Any:
+        first = nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()
+        second = nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU()
+        dense = nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10), nn.LogSoftmax(1)
+        return nn.Sequential(*first, *second, *dense)

@@ -16,5 +16,5 @@ class MnistDdpMlp(ImageTraining):
     products = (28 * 28 * 256, 256 * 10)
     parameters = 203_530
 
-    def layers(self, nn: Any) -> list[Any]:
-        return [nn.Flatten(), nn.Linear(28 * 28, 256), nn.ReLU(), nn.Linear(256, 10)]
+    def network(self, nn: Any) -> Any:
+        return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 256), nn.ReLU(), nn.Linear(256, 10))

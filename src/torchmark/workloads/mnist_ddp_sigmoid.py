@@ -18,9 +18,9 @@ class MnistDdpSigmoid(ImageTraining):
     products = (28 * 28 * 512, 512 * 10, 10)
     parameters = 407_061
 
-    def layers(self, nn: Any) -> list[Any]:
-        hidden = [nn.Flatten(), nn.Linear(28 * 28, 512), nn.ReLU(), nn.Linear(512, 10), nn.ReLU()]
-        return [*hidden, nn.Linear(10, 1), nn.Sigmoid()]
+    def network(self, nn: Any) -> Any:
+        hidden = nn.Flatten(), nn.Linear(28 * 28, 512), nn.ReLU(), nn.Linear(512, 10), nn.ReLU()
+        return nn.Sequential(*hidden, nn.Linear(10, 1), nn.Sigmoid())
 
     @staticmethod
     def loss(scores: Any, labels: Any) -> Any:

@@ -68,11 +68,9 @@ def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> 
     """The same model with other tensors, without a second copy, which might not fit."""
     import torch
 
-    def changed(each: torch.Tensor) -> torch.Tensor:
-        made = change(each)
-        return torch.nn.Parameter(made, each.requires_grad) if isinstance(each, torch.nn.Parameter) else made
-
-    return copy.deepcopy(model, {id(each): changed(each) for each in (*model.parameters(), *model.buffers())})
+    tensors = {id(each): change(each) for each in model.buffers()}
+    weights = {id(each): torch.nn.Parameter(change(each), each.requires_grad) for each in model.parameters()}
+    return copy.deepcopy(model, tensors | weights)
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

@@ -235,11 +235,6 @@ class Rollout(NamedTuple):
     following: torch.Tensor
     following_log_probs: torch.Tensor
 
-    def joined(self) -> torch.Tensor:
-        import torch
-
-        return torch.cat([self.observations, self.actions, self.following], dim=-1)
-
 
 class Networks(NamedTuple):
     """The timed functions of a graph's networks, with their rewards and losses."""
@@ -390,15 +385,15 @@ class _Job:
         self.venv.epochs += 1
         halves, errors = self.windows(), []
 
-        def roll_out(networks: Networks, half: torch.Tensor) -> tuple[torch.Tensor, Rollout]:
-            """A batch of recorded windows, steps first, and a rollout from their beginnings."""
+        def roll_out(networks: Networks, half: torch.Tensor) -> tuple[Rollout, torch.Tensor, torch.Tensor]:
+            """From the beginnings of some recorded windows; also returned are these, and as much of the rollout."""
             real = self.venv.choose(half, self.params.batch).transpose(0, 1)
-            return real, self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
+            rollout = self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
+            return rollout, real, torch.cat([rollout.observations, rollout.actions, rollout.following], dim=-1)
 
         for graph, half in zip(self.graphs, halves, strict=True):
             networks = graph.networks
-            real, rollout = roll_out(networks, half)
-            made = rollout.joined()
+            rollout, real, made = roll_out(networks, half)
             _descend(graph.matcher_optimizer, networks.matcher_loss, real, made)
             with torch.no_grad():
                 rewards = networks.imitation_reward(real, made)
@@ -406,8 +401,8 @@ class _Job:
             for _ in range(_PASSES):
                 _descend(graph.optimizer, networks.ppo_loss, rollout, *judged)
             for each in halves:
-                real, rollout = roll_out(networks, each)
-                errors.append((rollout.joined() - real).abs().mean())
+                _, real, made = roll_out(networks, each)
+                errors.append((made - real).abs().mean())
         return self.setting.drain(torch.stack(errors))
 
     def learn_policies(self) -> torch.Tensor:

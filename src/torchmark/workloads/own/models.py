@@ -1,4 +1,4 @@
-"""Models of the user's own: a Python file or a model library's configuration file becomes a workload like any other."""
+"""The user's own models: a Python file or a transformers configuration file becomes a workload like any other."""
 
 import ast
 import copy
@@ -21,11 +21,11 @@ from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of,
 from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
-_OURS = (  # parameters of every function, unless it has one of that name itself
-    ("batch", Annotated[int, Meta(ge=0, le=1_048_576)], 0),
-    ("input", Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
-    ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
-)
+_OURS: dict[str, tuple[Any, Value]] = {  # parameters of every function, unless it has one of that name itself
+    "batch": (Annotated[int, Meta(ge=0, le=1_048_576)], 0),
+    "input": (Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
+    "loss": (Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
+}
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
 _USUAL = "build"  # the function used if none is named
 _REQUIRED = "required"  # in place of a default
@@ -45,7 +45,7 @@ class Outline(Struct, frozen=True):
     summary: str
     about: str
     imports: tuple[str, ...]
-    arguments: tuple[tuple[str, Any, Value], ...] = ()  # name, type, default
+    arguments: dict[str, tuple[Any, Value]] = {}  # type and default by name
     needs_input: bool = False  # it never returns an example input with its model
 
 
@@ -57,13 +57,12 @@ def load_own(file: OwnFile, member: str) -> Workload:
         return _configured(file)
     outline, name = inspect_file(file, member), f"{file.name}:{member}" if member else file.name
     if not outline.is_workload:
-        own = {argument[0] for argument in outline.arguments}
-        fields = (*outline.arguments, *(each for each in _OURS if each[0] not in own))
-        params: Any = defstruct("Params", fields, frozen=True)
+        fields = (outline.arguments | _OURS | outline.arguments).items()  # its own first, and in place of ours
+        params: Any = defstruct("Params", [(each, *about) for each, about in fields], frozen=True)
         about = {"params": params, "file": file, "outline": outline, "imports": (COUNTING, *outline.imports)}
         about["__doc__"] = outline.about or f"The model that {outline.member} makes."
-        about["tiny"] = params(batch=2) if "batch" in own and isinstance(params().batch, int) else params()
-        return _derived(PythonModel, name, file, **about)
+        has_batch = "batch" in outline.arguments and isinstance(params().batch, int)
+        return _derived(PythonModel, name, file, tiny=params(batch=2) if has_batch else params(), **about)
     # The file declares a workload, whose version is always that of the file.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
@@ -92,7 +91,7 @@ class PythonModel(ModelWorkload):
         return cls.outline.summary
 
     def check(self, params: Any) -> None:
-        missing = [name for name, _, _ in self.outline.arguments if getattr(params, name) == _REQUIRED]
+        missing = [name for name in self.outline.arguments if getattr(params, name) == _REQUIRED]
         if missing:
             fix = f"Give it: -p {missing[0]}=…, or write a function that makes the model without such arguments"
             raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
@@ -107,7 +106,7 @@ class PythonModel(ModelWorkload):
         if isinstance(function, torch.nn.Module):  # the model itself, which several builds must not share
             given: Any = copy.deepcopy(function)
         else:
-            given = function(**{name: getattr(params, name) for name, _, _ in self.outline.arguments})
+            given = function(**{name: getattr(params, name) for name in self.outline.arguments})
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
             fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
@@ -126,7 +125,7 @@ class PythonModel(ModelWorkload):
         raise UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
-        return None if any(each[0] == name for each in self.outline.arguments) else getattr(params, name)
+        return None if name in self.outline.arguments else getattr(params, name)
 
 
 def write_loss(typed: str) -> str:
@@ -299,7 +298,7 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
     slow = tuple(dict.fromkeys(name for name in modules if name.partition(".")[0] in _SLOW))
     if node is None or chosen in workloads:
         return Outline(chosen, chosen in workloads, summary, about, slow)
-    return Outline(chosen, False, summary, about, slow, tuple(_arguments(node)), not _may_give_pair(node, definitions))
+    return Outline(chosen, False, summary, about, slow, dict(_arguments(node)), not _may_give_pair(node, definitions))
 
 
 def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
@@ -308,7 +307,7 @@ def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
     return "Say which part to take: " + ", ".join(public[:8]) if public else usual
 
 
-def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
+def _arguments(node: Definition) -> Iterator[tuple[str, tuple[Any, Value]]]:
     """The arguments that a command line can set; others keep their defaults."""
     is_method = isinstance(node, ast.ClassDef)
     functions = [each for each in (node.body if is_method else [node]) if isinstance(each, ast.FunctionDef)]
@@ -323,13 +322,13 @@ def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
         kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
         if default is None:
             required = kind | Literal["required"] if kind in (int, float, bool) else kind or int | float | bool | str
-            yield argument.arg, required, _REQUIRED
+            yield argument.arg, (required, _REQUIRED)
             continue
         with suppress(ValueError, TypeError, SyntaxError):
             value = ast.literal_eval(default)
             if isinstance(value, int | float | bool | str):  # a command line can say it
                 kind = kind or _KINDS[type(value).__name__]
-                yield argument.arg, kind, float(value) if kind is float else value
+                yield argument.arg, (kind, float(value) if kind is float else value)
 
 
 def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
