@@ -53,10 +53,8 @@ class Bench:
     def __call__(
         self, step: Callable[[], object], device: str = "cpu", *, name: str = "", budget_s: float = 0.0, **more: Any
     ) -> Result:
-        """Time the step, keep the result, and fail the test where the stored run was faster.
-
-        A test that times several steps gives each a `name`. The rest is as for `torchmark.time_step`.
-        """
+        """Time the step as `torchmark.time_step` does, keep the result, and fail the test where the stored run was
+        faster. A test that times several steps gives each a `name`."""
         case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
         owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
         if (case, device) in self._timed or owner != self._node:
@@ -161,7 +159,7 @@ class Recorder:
 
     @cached_property
     def _spread(self) -> float | None:
-        """How far fresh processes differ here, which one process cannot know; a stored run of this machine may."""
+        """How far fresh processes differ here, measured unless the stored run of this machine knows it."""
         stored = self.stored
         assert stored
         if stored.process_spread is not None and replace(stored.header.machine, devices=()) == describe_machine():
@@ -176,7 +174,7 @@ class Recorder:
 
 
 def load_baseline(against: str | None, label: str) -> Run | None:
-    """The run to compare with; None without one, or where `last` or the session's own label has no run yet."""
+    """The run to compare with; None if `last` or the session's own label has no run yet."""
     if against is None:
         return None
     try:

@@ -54,8 +54,7 @@ class BertClassify(ModelWorkload):
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
 
         def few(inputs: Any, _: None) -> tuple[Any, None]:
-            """A few short rows with the label that is not learned: the loss of the other one is soon nearly zero, a
-            difference that short formats cannot represent."""
+            """Short rows with the label that is not learned: the other's loss is soon too small for short formats."""
             return {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}, None
 
         def look(run: Any, inputs: Any) -> tuple[Any, Any]:  # all rows are alike: the loss of two is that of all

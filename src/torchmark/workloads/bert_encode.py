@@ -45,9 +45,6 @@ class BertEncode(ModelWorkload):
 
         config = encoder_config(params.size, setting)
         module = BertModel(BertConfig(vocab_size=_VOCABULARY, max_position_embeddings=POSITIONS, **config))
-        return Model(
-            module=module,
-            inputs={"input_ids": torch.full((params.batch, params.sequence), ID)},
-            result=lambda answer: answer.last_hidden_state,
-            notes={"attention": module.config._attn_implementation},
-        )
+        inputs = {"input_ids": torch.full((params.batch, params.sequence), ID)}
+        notes = {"attention": module.config._attn_implementation}
+        return Model(module, inputs, result=lambda answer: answer.last_hidden_state, notes=notes)

@@ -16,8 +16,7 @@ class Params(Struct, frozen=True):
 class CifarCnn(ImageTraining):
     """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9. Two
     epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, which waits
-    for the device there, as in the published script. Without --data the images are synthetic: same shape, size and
-    number of classes, and as much to learn."""
+    for the device there, as in the published script. Without --data the images are synthetic, with as much to learn."""
 
     name = "cifar-cnn"
     params = Params

@@ -35,7 +35,7 @@ class Recipe(Struct, frozen=True):
     rate: float
     momentum: float
     epochs: int
-    tests: int  # passes over the test set in the whole job; 0: the network does not learn to classify
+    tests: int  # passes over the test set; 0: the network does not learn to classify
     dataset: str = "mnist"
     test_batch: int = 1000  # 0: that of the training
     reads_loss: bool = False  # in every step, on the host
@@ -96,14 +96,13 @@ class ImageTraining(ModelWorkload):
             return Stage("test batch", recipe.tests * tests.per_epoch, run_test), load
 
         def metrics() -> dict[str, float]:
-            found, right = {}, 0
+            found = {"data_is_real": float(images.source == "files"), "parameters": float(self.parameters)}
             if recipe.tests:
+                parts = (test[start : start + _PASS] for start in range(0, len(test), _PASS))
                 with torch.no_grad():
-                    for start in range(0, len(test), _PASS):
-                        pixels, labels = test[start : start + _PASS]
-                        right += int((network(setting.place(pixels)).argmax(1).cpu() == labels).sum())
-                found["accuracy"] = right / len(test)
-            return found | {"data_is_real": float(images.source == "files"), "parameters": float(self.parameters)}
+                    right = [network(setting.place(pixels)).argmax(1).cpu() == labels for pixels, labels in parts]
+                found["accuracy"] = float(torch.cat(right).double().mean())
+            return found
 
         return Model(
             network,
@@ -123,7 +122,7 @@ class ImageTraining(ModelWorkload):
 
 
 class Normalized:
-    """A data set for torch's loader: converts one image at a time, as in published training scripts."""
+    """For torch's loader: converts one image at a time, as published training scripts do."""
 
     def __init__(self, data: Images, train: bool = True) -> None:
         self._images = data.train_images if train else data.test_images
@@ -139,15 +138,14 @@ class Normalized:
 
 
 class Batches:
-    """Endless batches, epoch after epoch: shuffled, with a part for each rank, or in a given order. Loading processes
-    end with this object."""
+    """Endless batches: shuffled in every epoch, with a part for each rank, or in a given order."""
 
     def __init__(
         self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] | None = None
     ) -> None:
         from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-        # With a generator of its own: the number of processes changes how often the loader draws from its one.
+        # Not the loader's generator: how often that is drawn from depends on the number of processes.
         self._sampler: Any = RandomSampler(data, generator=setting.generator()) if order is None else order
         if order is None and setting.world_size > 1:
             self._sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)

@@ -44,8 +44,8 @@ class Images(Struct, frozen=True):
 
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
-    """The first `count` training images, and the same share of the test images. `mnist` is 28 × 28 in grey, `cifar10`
-    32 × 32 in colour. `data` is the folder with the real files, which must then be complete."""
+    """The first `count` training images, and the same share of the test images. `data` is the folder with the real
+    files, which must then be complete."""
     import torch
 
     read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)
@@ -76,7 +76,7 @@ def _read_cifar10(folder: str, train: bool) -> Split:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The bytes of an IDX file, which must hold an array of this shape."""
+    """An IDX file, which must hold bytes of this shape."""
     header = 4 + 4 * len(shape)
     content = _read(path, header + prod(shape))
     _check_length(path, content[:header], header)
@@ -91,7 +91,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
 
 
 def read_cifar10_records(path: Path, count: int) -> Split:
-    """The images and labels of a binary file of CIFAR-10, which must hold this many."""
+    """A binary file of CIFAR-10, which must hold this many images."""
     record = 1 + prod(_CIFAR10_SHAPE)
     content = _read(path, count * record)
     _check_length(path, content, count * record)
@@ -147,12 +147,12 @@ def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
 
 
 class _Look(Struct, frozen=True):
-    """How to make images, by default of MNIST: a shape of their class, bent and moved, under another one and noise."""
+    """How to make images, by default of MNIST: a shape of their class, bent and moved, under another and noise."""
 
     size: int = 28
     channels: int = 1
     cells: int = 7  # on each side of the coarse grid of a shape
-    shapes: int = 2  # of each class, with nothing in common, so that the mean of a class says little about it
+    shapes: int = 2  # of each class, with nothing in common: the mean of a class says little about it
     styles: int = 6  # ways to bend a shape
     bend: int = 55  # how far a style departs from the shape, of 127
     shift: int = 2  # pixels that a shape may be moved by, in each direction
@@ -221,5 +221,5 @@ def _shapes(look: _Look) -> Bytes:
 
 
 def _chance(random: numpy.random.RandomState, low: int, end: int, shape: int | tuple[int, ...]) -> Bytes:
-    """Of this old generator numpy promises only whole numbers for ever; their width is not left to the platform."""
+    """Of this generator numpy promises only whole numbers for ever; their width depends on the platform by default."""
     return random.randint(low, end, shape, dtype=numpy.int64)

@@ -36,8 +36,7 @@ class Shape(Struct, frozen=True):
         return self.products + (2 * self.vocab_size + 2 * self.num_hidden_layers + 1) * self.hidden_size
 
     def step_products(self, rows: int, tokens: int, before: int) -> int:
-        """Multiplications for that many new tokens in each row after `before` others. Each attends to itself and those
-        before it, and only the last one is turned into the next token."""
+        """Multiplications for new tokens after `before` others. Only the last one is turned into the next token."""
         pairs = tokens * before + tokens * (tokens + 1) // 2
         attention = 2 * self.num_hidden_layers * self.hidden_size * pairs
         return rows * (tokens * self.products + attention + self.hidden_size * self.vocab_size)

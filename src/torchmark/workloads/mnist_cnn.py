@@ -7,8 +7,8 @@ from torchmark.workloads.image_training import ImageTraining, Recipe
 
 class MnistCnn(ImageTraining):
     """Two convolutions with pooling and two dense layers; cross entropy, SGD with rate 0.01 and momentum 0.5. Every
-    step takes its batch from the loader, which normalises one image at a time. Without --data the images are synthetic:
-    same shape, size and number of classes, and as much to learn."""
+    step takes its batch from the loader, which normalises one image at a time. Without --data the images are
+    synthetic, with as much to learn."""
 
     name = "mnist-cnn"
     recipe = Recipe(rate=0.01, momentum=0.5, epochs=9, tests=9)

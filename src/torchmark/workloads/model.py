@@ -1,4 +1,4 @@
-"""The framework of all workloads that run a model: a file gives model, inputs and loss; steps and checks follow."""
+"""The framework of workloads that run a model: a file gives model, inputs and loss; steps and checks follow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Cost", "Model", "ModelWorkload", "OptimizerSpec", "guessing"]
 
 COUNTING = "torch._dynamo.utils"  # counting FLOPs imports it, which takes a second
 _SPREAD = 3.0  # how much random weights may add to the loss of guessing
-_CHECKED_MATRICES = 8  # the last ones, as the gradients of all would take too long in a large model
+_CHECKED_MATRICES = 8  # the last ones: gradients of all would take too long in a large model
 _ALIKE = 1e-5  # relative difference of two exact computations: parts of a model may insist on float32
 _HALF_RANGE = 1024.0  # the largest gradient of a weight in a check in float16, clear of its smallest numbers
 
@@ -95,7 +95,7 @@ class Cost(Struct, frozen=True):
     unit: str
     products: int  # multiplications of a forward pass
     numbers: int  # read or written: weights and what the optimizer keeps, inputs, outputs
-    products_at_input: int = 0  # of layers that read the input, whose gradient is not computed
+    products_at_input: int = 0  # those of layers that read the input, whose gradient is not computed
     integers: int = 0  # of eight bytes each, in addition to numbers
     memory: float = 0.0  # numbers in memory at the peak; 0: too few to matter
 
@@ -167,7 +167,7 @@ class ModelWorkload(Workload):
 
 
 class Inference:
-    """A forward pass without gradients, and its check against the same model in float64 with a few rows."""
+    """A forward pass, and its check against the same model in float64 with a few rows."""
 
     def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
         import torch
@@ -209,7 +209,7 @@ class Inference:
 
     @contextmanager
     def exact(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The module in the dtype of the reference, inside the computation of the reference."""
+        """The module in the dtype of the reference, which is computed inside."""
         exact = reference.exact_model(module, by_layer=self.workload.filled)
         with reference.exactly(self.dtype):
             yield exact.to(self.dtype).eval()
@@ -288,7 +288,7 @@ class Inference:
 
 
 class Training(Inference):
-    """Clear the gradients, forward, loss, backward, optimizer step."""
+    """Forward, loss, backward, and a step of the optimizer."""
 
     def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
         import torch
@@ -299,7 +299,7 @@ class Training(Inference):
         if not any(weight.requires_grad for weight in model.module.parameters()):
             raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
         super().__init__(workload, params, setting, model)
-        # A check runs norms without a batch, where values of later weights grow past all bounds: use the first weights.
+        # Checks run norms without a batch, where values of later weights grow past all bounds: they use the first ones.
         goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
         self.remake = cache(lambda: workload.made(params, setting).module) if goes_by_batches else None
         self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
@@ -325,7 +325,7 @@ class Training(Inference):
         return (self.model.loss or usual_loss)(self.call(forward, inputs), inputs, targets)
 
     def outputs(self) -> Tensors:
-        """Loss, gradients and movements by the timed functions, of a few rows, on all ranks together."""
+        """Loss, gradients and movements for a few rows, on all ranks together."""
         # The loss of a timed step, with dropout and norms by the batch, has no reference, but must be near guessing.
         if self.losses and self.model.first_loss:
             (low, high), found = self.model.first_loss, float(self.losses[0])
@@ -371,9 +371,8 @@ def _checked_weights(model: nn.Module) -> list[Any]:
 
 
 def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
-    """Loss, lengths of the gradients and of the last one's columns, and how far each weight's step lowers the loss. No
-    single elements: rounding decides about whole terms next to the kink of a ReLU, and Adam moves a weight whose
-    gradient is only rounding as far as any other."""
+    """Loss, lengths of the gradients and of the last one's columns, and how far each weight's step lowers the loss.
+    Single elements may be rounding alone: next to the kink of a ReLU, or moved by Adam as far as any other."""
     import torch
 
     lengths, depths = torch.stack([each.norm() for each in gradients]), torch.stack([each.sum() for each in descents])
@@ -381,8 +380,8 @@ def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tenso
 
 
 def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
-    """Gradient times movement of every weight in a first step of these optimizers, from zero, where rounding loses no
-    small movement. Weights and the optimizers' state are restored."""
+    """Gradient times movement of every weight in a first step from zero, where rounding loses no small movement.
+    Weights and the optimizers' state are restored."""
     kept = [weight.detach().clone() for weight in weights]
     for weight in weights:
         weight.detach().zero_()
@@ -397,7 +396,7 @@ def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequenc
 
 @contextmanager
 def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator[None]:
-    """Switch off dropout and norms by the batch, load the weights that `start` makes, and restore all afterwards."""
+    """Without dropout and norms by the batch, and with the weights that `start` makes."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()] if start else []
@@ -460,7 +459,7 @@ def _alike(first: Tensors, second: Tensors) -> bool:
 
 
 def count_work(model: Model, setting: Setting) -> Work:
-    """The work of one step of all workers, counted on tensors without memory."""
+    """The work of a step of all workers, counted on tensors without memory."""
     import torch
 
     rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
@@ -480,14 +479,14 @@ def count_work(model: Model, setting: Setting) -> Work:
     except Exception:  # a model may look at its numbers
         flops = None
     integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
-    # All weights are read, but of a table only the rows that are looked up, one for each integer input.
+    # Of a table only the rows that are looked up are read, one for each integer input.
     tables = {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Embedding)}
     tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Linear)}
     numbers = sum(
         min(integers, each.shape[0]) * each.shape[1] if id(each) in tables else each.numel()
         for each in model.module.parameters()
     )
-    # In training also each weight's gradient and the two numbers that Adam keeps are read or written.
+    # Training also reads or writes gradients and the two numbers that Adam keeps.
     numbers = numbers * (7 if training else 1) + sum(each.numel() for each in (*leaves_of(model.inputs), *outputs))
     return setting.of_all_ranks(Work(rows or 1, "sample" if rows else "step", flops, numbers * setting.item_bytes))
 
@@ -515,7 +514,7 @@ def row_count(inputs: Any) -> int:
 
 
 def tensors_of(answer: object) -> list[torch.Tensor]:
-    """Every floating-point tensor in what a model returns, however it is wrapped."""
+    """Every floating-point tensor in what a model returns."""
     return [tensor for tensor in leaves_of(answer) if tensor.is_floating_point() and tensor.numel()]
 
 

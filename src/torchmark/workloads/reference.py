@@ -24,8 +24,8 @@ _rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`, if it
 
 
 def recorded(*models: nn.Module) -> Callable[[], Pairs]:
-    """Pair the contents of every weight and buffer, whenever called, with the present ones. Compared are sums of bit
-    patterns, which need no second copy of the weights: the same on any device, and different if one bit has changed."""
+    """Pair the contents of every weight and buffer, whenever called, with the present ones. Sums of bit patterns stand
+    for them, which need no second copy: the same on any device, and different if one bit has changed."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -81,9 +81,8 @@ def _exact(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def exactly(dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Compute without oneDNN and fused attention, whose errors would be on both sides. Tensors that a model creates get
-    this dtype, too, by default float64."""
+def exactly(dtype: torch.dtype | None = None) -> Iterator[None]:  # default: float64
+    """Without oneDNN and fused attention, whose errors would be on both sides, and with new tensors in this dtype."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -146,8 +145,8 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
 
 @contextmanager
 def without_drawing(dtype: torch.dtype) -> Iterator[None]:
-    """Build models in this dtype with uninitialised weights. What a model computes itself, such as tables of positions,
-    is right and keeps its precision."""
+    """Build models in this dtype with uninitialised weights. What a model computes itself, such as positions, is right
+    and keeps its precision."""
     from torch.nn import init
     from torch.overrides import TorchFunctionMode
 

@@ -93,8 +93,8 @@ class VenvPpo(Workload):
 
 
 class Columns(NamedTuple):
-    """Numbers within ±1 and one-hot categories. A network's head describes their distribution: each number by mean and
-    spread, each category by one weight for every choice."""
+    """Numbers within ±1 and one-hot categories. A network's head gives mean and spread of each number, and a weight for
+    every choice of a category."""
 
     numbers: int
     categories: tuple[int, ...]  # choices of each
@@ -201,7 +201,7 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
 
 
 def make_windows(generator: torch.Generator) -> torch.Tensor:
-    """Every run of ten transitions in the recorded trajectories of a made-up system and policy: half, window, step,
+    """Every ten transitions in a row of the trajectories of a made-up system and policy: half, window, step,
     (observation, action, next observation). The halves share no trajectory."""
     import torch
 
@@ -256,7 +256,7 @@ class Networks(NamedTuple):
         return _MATCHER_SHARE * likeness - (1 - _MATCHER_SHARE) * distance
 
     def judge(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Generalised advantage estimates of each step, normalised, and the value that it should have had."""
+        """Normalised advantage estimates of each step, and the value that it should have had."""
         import torch
 
         with torch.no_grad():
@@ -271,8 +271,7 @@ class Networks(NamedTuple):
     def ppo_loss(
         self, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
     ) -> torch.Tensor:
-        """Of policy and value; in the first stage also of the transition, and inside the environment of how far the
-        policy has moved."""
+        """Of policy and value; in the first stage also of the transition, inside it of how far the policy has moved."""
         import torch
 
         def clipped(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -290,7 +289,7 @@ class Networks(NamedTuple):
 
 
 class Simulator:
-    """Rollouts of one stage, with random numbers of its own, so that the stages do not change each other's."""
+    """Rollouts of one stage, with random numbers that the other one does not change."""
 
     def __init__(self, setting: Setting, stage: int, checks: bool) -> None:
         import torch
@@ -346,7 +345,7 @@ class _Graph(NamedTuple):
 
 
 class _Job:
-    """The state of the job, and its two kinds of step: `learn_environment` and `learn_policies`."""
+    """The state of the job, and an epoch of each stage: `learn_environment` and `learn_policies`."""
 
     def __init__(self, params: Params, setting: Setting) -> None:
         self.params, self.setting = params, setting
@@ -379,7 +378,7 @@ class _Job:
         return modules.to(self.setting.torch_dtype)
 
     def learn_environment(self) -> torch.Tensor:
-        """One epoch of the first stage; returns how far both graphs' rollouts are from the records of both halves."""
+        """Returns how far both graphs' rollouts are from the records of both halves."""
         import torch
 
         self.venv.epochs += 1
@@ -406,7 +405,7 @@ class _Job:
         return self.setting.drain(torch.stack(errors))
 
     def learn_policies(self) -> torch.Tensor:
-        """One epoch of the second stage; returns the mean reward of each policy before it learned from it."""
+        """Returns the mean reward of each policy before it learned from it."""
         import torch
 
         self.inside.epochs += 1
@@ -450,8 +449,7 @@ class _Job:
             return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
     def metrics(self) -> dict[str, float]:
-        """The error is the mean one of the next observation, predicted by each graph from recorded observations and
-        actions of the half that it did not learn from."""
+        """The error is that of the next observation, predicted by each graph for the half it did not learn from."""
         import torch
 
         size, errors = OBSERVATION.encoded, []

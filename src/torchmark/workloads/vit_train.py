@@ -43,7 +43,7 @@ class VitTrain(ModelWorkload):
         def few(inputs: Any, _: None) -> tuple[Any, None]:  # a label that is not learned, as in bert-classify
             return {"pixel_values": inputs["pixel_values"][:1], "labels": (inputs["labels"][:1] + 1) % LABELS}, None
 
-        sizes = {"image_size": params.image, "patch_size": _PATCH}
-        model = image_classifier("ViT", params, setting, **sizes, **encoder_config(params.size, setting))
+        sizes = encoder_config(params.size, setting) | {"image_size": params.image, "patch_size": _PATCH}
+        model = image_classifier("ViT", params, setting, **sizes)
         config: Any = model.module.config
         return replace(model, few=few, notes={"attention": config._attn_implementation})

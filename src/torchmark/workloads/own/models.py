@@ -29,7 +29,7 @@ _OURS: dict[str, tuple[Any, Value]] = {  # parameters of every function, unless 
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
 _USUAL = "build"  # the function used if none is named
 _REQUIRED = "required"  # in place of a default
-# Libraries that all workers can share once they are imported: they take seconds, and run nothing while imported.
+# Libraries that workers can share once they are imported, which takes seconds.
 _SLOW = ("transformers", "diffusers")
 _MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
 _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annotated[str, Meta(pattern=r"^[\w.-]+$")]}
@@ -71,15 +71,16 @@ def load_own(file: OwnFile, member: str) -> Workload:
     lacks += sorted(found.__abstractmethods__)
     if lacks:
         raise UsageError(f"{outline.member} of {file.name} has no {lacks[0]}", "`torchmark new --workload` shows one")
-    return _derived(found, name, file, __doc__=found.__doc__, __module__=found.__module__)
+    return _derived(found, name, file)
 
 
 def _derived(base: type[Workload], name: str, source: OwnFile, **about: Any) -> Workload:
-    return type(base.__name__, (base,), {"name": name, "version": source.version, **about})()  # type: ignore[no-any-return]
+    given = {"name": name, "version": source.version, "__doc__": base.__doc__, "__module__": base.__module__}
+    return type(base.__name__, (base,), given | about)()  # type: ignore[no-any-return]
 
 
 class PythonModel(ModelWorkload):
-    """A model from a function or a class of the user's."""
+    """A model from a user's function or class."""
 
     options = (LAYOUT, GRADIENTS)
     rows_are_independent = False  # unknown
@@ -149,7 +150,7 @@ def find_loss(text: str) -> tuple[OwnFile, str]:
 
 
 def import_loss(text: str) -> Callable[..., Any]:
-    """That function, called with the model's answer and as many of the inputs as it takes."""
+    """That function, given the model's answer and as many of the inputs as it takes."""
     function: Any = import_member(*find_loss(text))
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     count = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
@@ -181,7 +182,7 @@ def _resized(inputs: Any, batch: int) -> Any:
     return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)
 
 
-# The inputs of a model in words: as a person types them, as a case writes them, and the tensors that they mean.
+# The inputs of a model: as a person types them, as a case writes them, and as tensors.
 
 HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
 DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -214,13 +215,13 @@ def parse_tensors(text: str) -> tuple[Tensor, ...]:
 
 
 def write_tensors(tensors: Sequence[Tensor]) -> str:
-    """All inputs of a model in one word, as a case writes it, which no shell needs quoted."""
+    """All inputs of a model in one word, which no shell needs quoted."""
     parts = [(each.name, each.dtype, "x".join(map(str, each.shape)) or "x", each.limit) for each in tensors]
     return "..".join(".".join(str(part) for part in each if part is not None) for each in parts)
 
 
 def split_batch(tensors: Sequence[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
-    """The size that all inputs begin with, and the inputs without it; 0 if they do not begin alike."""
+    """The first size of all inputs, and the inputs without it; 0 if it differs."""
     first = {tensor.shape[:1] for tensor in tensors}
     if len(first) != 1 or first == {()}:
         return 0, tuple(tensors)
@@ -233,7 +234,7 @@ def join_batch(batch: int, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def make_tensor(tensor: Tensor, generator: Any) -> Any:
-    """Random numbers on the host: normal ones, or integers below the limit, by default 2: any table has two rows."""
+    """Random numbers: normal ones, or integers below the limit, by default 2, as any table has two rows."""
     import torch
 
     if tensor.dtype == "float":
@@ -265,7 +266,7 @@ def _parse(text: str, form: re.Pattern[str], separator: str, fix: str) -> Tensor
 
 
 def inspect_file(file: OwnFile, member: str) -> Outline:
-    """Describe that member of the file, by default its workload or its function `build`."""
+    """By default the file's workload or its function `build`."""
     try:
         tree = ast.parse(file.text)
     except SyntaxError as error:
@@ -332,7 +333,7 @@ def _arguments(node: Definition) -> Iterator[tuple[str, tuple[Any, Value]]]:
 
 
 def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
-    """Whether calling it may return a model together with an example input; True if that cannot be known."""
+    """Whether it may return a model with an example input; True if that cannot be known."""
     if isinstance(node, ast.ClassDef):
         return False
     inner = [each for part in node.body for each in ast.walk(part)]
@@ -429,16 +430,9 @@ def _configured(file: OwnFile) -> Workload:
     found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     usual_task = next(iter(found), words if words in get_args(Task) else "features")
     params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
-    return _derived(
-        ConfiguredModel,
-        file.name,
-        file,
-        __doc__=ConfiguredModel.__doc__,
-        params=params,
-        tiny=params(batch=2) if images else params(batch=2, sequence=8),
-        config=config,
-        options=(*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS),
-    )
+    tiny = params(batch=2) if images else params(batch=2, sequence=8)
+    options = (*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS)
+    return _derived(ConfiguredModel, file.name, file, params=params, tiny=tiny, config=config, options=options)
 
 
 def _positions(config: dict[str, Any]) -> int | None:
