@@ -19,9 +19,9 @@ class Params(Struct, frozen=True):
 
 
 class BertClassify(ModelWorkload):
-    """One row of random ids and one random label, repeated; nothing is masked; random weights. Both modes copy the
-    inputs to the device in every step, as the publication did, for any transfer; `per-step` also copies the output to
-    the host. `infer` computes the loss too. `train` uses dropout and takes a step of Adam."""
+    """One row of random ids with a random label, repeated and unmasked; random weights. Every step copies the inputs to
+    the device, as the publication did; `--transfer per-step` also copies the output to the host. `infer` computes the
+    loss too. `train` uses dropout and takes a step of Adam."""
 
     name = "bert-classify"
     modes = ("train", "infer")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
+from torchmark.workloads.contract import Setting, Step, Workload
 from torchmark.workloads.image_training import DATASETS, Batches, Normalized
 
 _MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
@@ -43,14 +43,11 @@ class Dataloader(Workload):
         order = torch.randperm(params.images, generator=setting.generator())
         few = [int(index) for index in order[: min(2, params.batch)]]
 
-        def reference() -> Tensors:
-            return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)
-
         return Step(
             lambda: setting.drain(setting.place(feed.take()[0])),
             self.work(params, setting),
             outputs=lambda: (setting.place(Batches(data, params.batch, setting, order=few).take()[0]),),
-            reference=reference,
+            reference=lambda: (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),),
             job_steps=feed.per_epoch,
             epochs=1,
             metrics=lambda: {"data_is_real": float(images.source == "files"), "loader_share": 1.0},

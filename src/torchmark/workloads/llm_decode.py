@@ -17,16 +17,16 @@ class Params(Struct, frozen=True):
 
 
 class LlmDecode(llama.LlamaWorkload):
-    """One step gives every text one more token, from the keys and values kept of those before it. Every step follows
-    the same `context` tokens: what it adds is dropped when the next one begins, so that its time does not depend on the
-    number of steps. Weights, keys and values are random numbers of the usual size."""
+    """One step gives every text one more token, from the keys and values kept of those before it. What it adds is
+    dropped before the next one, so that all follow the same `context` tokens and take equally long. Weights, keys and
+    values are random numbers of the usual size."""
 
     name = "llm-decode"
     params = Params
     tiny = Params(size="tiny", batch=2, context=12)
 
     def cost(self, params: Params, training: bool) -> Cost:
-        """Keys and values are read of earlier tokens, written of the new one, and in memory twice while they grow."""
+        """Keys and values of earlier tokens are read, the new one's written; while they grow, both are in memory."""
         shape, rows = llama.SHAPES[params.size], params.batch
         kept = rows * (params.context + 1) * shape.cached
         products, numbers = shape.step_products(rows, 1, params.context), shape.weights_read(rows) + kept
@@ -39,19 +39,16 @@ class LlmDecode(llama.LlamaWorkload):
         def call(model: Any, given: Any) -> Any:
             if isinstance(given, dict):
                 return model(input_ids=given["ids"], past_key_values=_make_cache(given["kept"]), use_cache=True)
-            # Reset it, in some microseconds: it grows into new tensors and leaves the old ones alone.
+            # Reset in some microseconds: it grows into new tensors and leaves the old ones alone.
             for layer, keys, values in first:
                 layer.keys, layer.values = keys, values
             return model(input_ids=given, past_key_values=cache, use_cache=True)
-
-        def few(ids: Any, _: None) -> tuple[Any, None]:
-            return {"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None
 
         model = llama.language_model(params.size, setting, params.batch, 1)
         return replace(
             model,
             call=call,
-            few=few,
+            few=lambda ids, _: ({"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None),
             look=lambda run, given: (run(given).logits[:2, -1],),
             metrics=lambda: model.metrics() | {"cached_tokens": float(cache.get_seq_length())},
         )

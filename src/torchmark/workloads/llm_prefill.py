@@ -19,9 +19,8 @@ class Params(Struct, frozen=True):
 
 
 class LlmPrefill(llama.LlamaWorkload):
-    """One step reads the whole prompt, keeps the keys and values of every token, and picks the next token: its time is
-    the time to the first token. Weights are random numbers of the usual size; transformers builds the model from a
-    configuration, with the attention that it picks."""
+    """One step reads the whole prompt, keeps the keys and values of every token, and picks the next token. transformers
+    builds the model; weights are random numbers of the usual size."""
 
     name = "llm-prefill"
     params = Params

@@ -6,9 +6,8 @@ from torchmark.workloads.image_training import ImageTraining, Recipe
 
 
 class MnistDdpMlp(ImageTraining):
-    """784 → 256 → 10 with ReLU between; cross entropy, SGD with rate 0.01 and momentum 0.5. Each worker has its part of
-    the images, and passes over the whole test set after every epoch. More workers make an epoch's steps fewer, not
-    smaller."""
+    """784 → 256 → 10 with ReLU between; cross entropy, SGD with rate 0.01 and momentum 0.5. Each worker has a part of
+    the images, and passes over the whole test set after every epoch. With more workers an epoch has fewer steps."""
 
     name = "mnist-ddp-mlp"
     default_workers = 4

@@ -21,8 +21,8 @@ class Params(Struct, frozen=True):
 
 
 class Resnet50(ModelWorkload):
-    """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode. `train` is cross
-    entropy against random labels, with norms by the batch, and a step of SGD with momentum."""
+    """Random images, 1000 classes, random weights. `train` uses cross entropy against random labels, norms by the
+    batch, and SGD with momentum."""
 
     name = "resnet50"
     params = Params

@@ -52,11 +52,11 @@ class VenvPpo(Workload):
 
     One step is one epoch of learning a virtual environment, for a training and a validation graph: a rollout of ten
     steps from recorded observations, one update of the matcher that separates recorded from rolled-out, two PPO passes
-    over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them and then 20
-    policy epochs, in which each graph learns a policy by PPO inside its environment.
+    over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them, then 20 epochs
+    in which each graph learns a policy by PPO inside its environment.
 
-    With `checks` the host reads at every step of every rollout whether each tensor is finite. dtypes below float32 are
-    not offered: rounding would swallow the steps of this learning rate."""
+    With `checks` the host reads at every step of every rollout whether each tensor is finite. dtypes below float32
+    would swallow the steps of this learning rate."""
 
     name = "venv-ppo"
     modes = ("train",)

@@ -60,7 +60,7 @@ def load_own(file: OwnFile, member: str) -> Workload:
         fields = (outline.arguments | _OURS | outline.arguments).items()  # its own first, and in place of ours
         params: Any = defstruct("Params", [(each, *about) for each, about in fields], frozen=True)
         about = {"params": params, "file": file, "outline": outline, "imports": (COUNTING, *outline.imports)}
-        about["__doc__"] = outline.about or f"The model that {outline.member} makes."
+        about |= {"__doc__": outline.about or f"The model that {outline.member} makes.", "summary": outline.summary}
         has_batch = "batch" in outline.arguments and isinstance(params().batch, int)
         return _derived(PythonModel, name, file, tiny=params(batch=2) if has_batch else params(), **about)
     # The file declares a workload, whose version is always that of the file.
@@ -74,8 +74,10 @@ def load_own(file: OwnFile, member: str) -> Workload:
     return _derived(found, name, file)
 
 
-def _derived(base: type[Workload], name: str, source: OwnFile, **about: Any) -> Workload:
+def _derived(base: type[Workload], name: str, source: OwnFile, summary: str = "", **about: Any) -> Workload:
     given = {"name": name, "version": source.version, "__doc__": base.__doc__, "__module__": base.__module__}
+    if summary:
+        given["summary"] = lambda _: summary
     return type(base.__name__, (base,), given | about)()  # type: ignore[no-any-return]
 
 
@@ -86,10 +88,6 @@ class PythonModel(ModelWorkload):
     rows_are_independent = False  # unknown
     file: OwnFile
     outline: Outline
-
-    @classmethod
-    def summary(cls) -> str:
-        return cls.outline.summary
 
     def check(self, params: Any) -> None:
         missing = [name for name in self.outline.arguments if getattr(params, name) == _REQUIRED]
@@ -376,10 +374,6 @@ class ConfiguredModel(ModelWorkload):
     rows_are_independent = False  # unknown
     config: dict[str, Any]
 
-    @classmethod
-    def summary(cls) -> str:
-        return f"{cls.config['model_type']} from a configuration file, with random weights."
-
     def check(self, params: Any) -> None:
         most = _positions(self.config)
         if hasattr(params, "sequence") and most and params.sequence > most:
@@ -432,7 +426,9 @@ def _configured(file: OwnFile) -> Workload:
     params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
     tiny = params(batch=2) if images else params(batch=2, sequence=8)
     options = (*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS)
-    return _derived(ConfiguredModel, file.name, file, params=params, tiny=tiny, config=config, options=options)
+    about = {"params": params, "tiny": tiny, "config": config, "options": options}
+    summary = f"{config['model_type']} from a configuration file, with random weights."
+    return _derived(ConfiguredModel, file.name, file, summary, **about)
 
 
 def _positions(config: dict[str, Any]) -> int | None:
