@@ -7,8 +7,8 @@ import math
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, cached_property
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -175,6 +175,7 @@ class Inference:
         self.workload, self.setting, self.model = workload, setting, model
         self.work = workload.work(params, setting) or count_work(model, setting)
         self.call, self.notes = model.caller(), dict(model.notes)
+        self.look = model.look or (lambda run, inputs: tensors_of(model.result(run(inputs))))
         self.dtype = torch.float64  # of the reference
         self.losses: list[torch.Tensor] = []  # of the first training step and the last one
         both, training = (model.inputs, model.targets), setting.mode == "train"
@@ -214,14 +215,9 @@ class Inference:
         with reference.exactly(self.dtype):
             yield exact.to(self.dtype).eval()
 
-    def looked_at(self, forward: Callable[..., Any], inputs: Any) -> Tensors:
-        if self.model.look:
-            return self.model.look(lambda given: self.call(forward, given), inputs)
-        return tensors_of(self.model.result(self.call(forward, inputs)))
-
     def computed(self, inputs: Any) -> Tensors:
         with self.exact(self.module) as exact, self.setting.without_gradients():
-            return self.looked_at(exact, _in_dtype(inputs, self.dtype))
+            return self.look(partial(self.call, exact), _in_dtype(inputs, self.dtype))
 
     @cached_property
     def is_checked(self) -> bool:
@@ -265,7 +261,7 @@ class Inference:
     def outputs(self) -> Tensors:
         """By the timed function, with the whole batch unless `look` replaces it."""
         with self.setting.without_gradients(self.workload.usual_gradients):
-            found = self.looked_at(self.forward, self.feed())
+            found = self.look(partial(self.call, self.forward), self.feed())
         if self.model.look or not self.by_row or not row_count(self.model.inputs):
             return found
         return [_ends(tensor) if tensor.dim() else tensor for tensor in found]
@@ -278,13 +274,11 @@ class Inference:
         """Whether rows do not depend on each other, so that two stand for all."""
         if self.workload.rows_are_independent:
             return True
-        count = row_count(self.inputs)
-        if count <= 2:
+        if (count := row_count(self.inputs)) <= 2:
             return False
         two = self.computed(_two_rows(self.inputs))
         three = self.computed(map_tensors(lambda each: each[[0, 1, count - 1]], self.inputs))
-        by_row = all(tensor.dim() and len(tensor) == 3 for tensor in three)
-        return by_row and _alike(two, [each[[0, 2]] for each in three])
+        return all(each.dim() and len(each) == 3 for each in three) and _alike(two, [each[[0, 2]] for each in three])
 
 
 class Training(Inference):
@@ -400,7 +394,7 @@ def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator
     import torch
 
     tensors = [*model.parameters(), *model.buffers()] if start else []
-    kept, before = [each.detach().clone() for each in tensors], model.training
+    kept = [each.detach().clone() for each in tensors]
     model.eval()
     for each in model.modules():
         if isinstance(each, torch.nn.RNNBase) and not each.dropout:
@@ -411,7 +405,7 @@ def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator
     try:
         yield
     finally:
-        model.train(before)
+        model.train()
         load_values(tensors, kept)
 
 
@@ -474,10 +468,9 @@ def count_work(model: Model, setting: Setting) -> Work:
             else:
                 outputs.extend(tensors_of(model.result(answer)))
 
-    try:
+    flops = None
+    with suppress(Exception):  # a model may look at its numbers
         flops = count_flops(step) or None
-    except Exception:  # a model may look at its numbers
-        flops = None
     integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
     # Of a table only the rows that are looked up are read, one for each integer input.
     tables = {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Embedding)}
