@@ -86,7 +86,7 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
         return next(machine for machine in self.machines if machine.name == name)
 
     def notes_on(self, table: PublishedTable, figure: Figure) -> dict[str, Note]:
-        """All notes on a figure by kind, the most specific first."""
+        """By kind, the most specific first."""
         machine = self.machine(figure.machine)
         found = {kind: self.notes[kind] for kind in (*figure.notes, *machine.notes, *table.notes)}
         return {kind: note for kind, note in found.items() if machine.device in (note.only or (machine.device,))}
@@ -182,7 +182,7 @@ def _plain(name: str) -> str:
 
 
 def _find_machine(publication: Publication, text: str) -> str:
-    """A machine by its name, in any spacing and capitals, or by a beginning that no other has."""
+    """By its name, in any spacing and capitals, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
     if wanted in known:
         return known[wanted]

@@ -56,7 +56,7 @@ class Bench:
         """Time the step as `torchmark.time_step` does, keep the result, and fail the test where the stored run was
         faster. A test that times several steps gives each a `name`."""
         case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
-        owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
+        owner = self._recorder.owners.setdefault((case, device), self._node)
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
@@ -89,8 +89,6 @@ class Bench:
 
 @dataclass
 class Recorder:
-    """All results so far; `run` is what was kept of them at the end."""
-
     stored: Run | None  # to compare with
     label: str
     out: str | None
@@ -98,10 +96,10 @@ class Recorder:
     fail_if_slower: float
     allow_inconclusive: bool
     budget: float
-    results: list[Result] = field(default_factory=list)
-    run: Run | None = None
+    results: list[Result] = field(default_factory=list)  # so far
+    run: Run | None = None  # what was kept of them at the end
     _compared: list[str] = field(default_factory=list)
-    owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    owners: dict[tuple[str, str], str] = field(default_factory=dict)  # the test that has timed a case on a device
     _problem: str = ""
 
     def add(self, result: Result) -> str:

@@ -101,7 +101,6 @@ def read_cifar10_records(path: Path, count: int) -> Split:
 
 
 def _find(folder: str, files: str, *names: str) -> Path:
-    """The first of these files that exists, packed or not."""
     fix = f"Put the {files} there, or leave --data out"
     if not Path(folder).is_dir():
         raise CaseError("what --data names is no folder", fix)
@@ -112,7 +111,7 @@ def _find(folder: str, files: str, *names: str) -> Path:
 
 
 def _read(path: Path, expected: int) -> bytes:
-    """The file's content, unpacked, but at most a byte more than expected."""
+    """The content, unpacked, at most a byte more than expected."""
     if expected > _MOST_BYTES:
         raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
     try:

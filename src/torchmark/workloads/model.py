@@ -40,14 +40,14 @@ class OptimizerSpec(Struct, frozen=True):
     momentum: float = 0.0
 
     def make(self, weights: Iterable[torch.Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
-        """The optimizer, for gradients multiplied by `scale`."""
+        """For gradients multiplied by `scale`."""
         from torch import optim
 
         options = {"lr": self.rate / scale, "momentum": self.momentum} if self.kind == "SGD" else {"lr": self.rate}
         return getattr(optim, self.kind)(weights, **options)  # type: ignore[no-any-return]
 
     def first_move(self, gradient: torch.Tensor) -> torch.Tensor:
-        """How far a weight of zero moves in a first step, which no decay, momentum or earlier gradient changes."""
+        """How far a weight of zero moves in a first step, without decay, momentum and earlier gradients."""
         return -self.rate * (gradient if self.kind == "SGD" else gradient / (gradient.abs() + 1e-8))
 
 
@@ -89,7 +89,7 @@ class Model(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """The cost of a step, by arithmetic alone, as a plan must know it before torch is imported."""
+    """The cost of a step, as a plan must know it before torch is imported."""
 
     items: int
     unit: str
@@ -132,10 +132,10 @@ class ModelWorkload(Workload):
 
     @abstractmethod
     def build(self, params: Any, setting: Setting) -> Model:
-        """Make the model and its inputs, with random numbers from torch's own generator or `setting.generator()`."""
+        """The model and its inputs, with random numbers from torch's own generator or `setting.generator()`."""
 
     def cost(self, params: Any, training: bool) -> Cost | None:
-        """The cost of a step of one rank, without torch; None: it is counted when the model is built."""
+        """Of a step of one rank, without torch; None: it is counted when the model is built."""
         return None
 
     def work(self, params: Any, setting: Setting) -> Work | None:
@@ -271,7 +271,7 @@ class Inference:
 
     @cached_property
     def by_row(self) -> bool:
-        """Whether rows do not depend on each other, so that two stand for all."""
+        """Whether two rows stand for all."""
         if self.workload.rows_are_independent:
             return True
         if (count := row_count(self.inputs)) <= 2:
@@ -440,7 +440,7 @@ def _two_rows(values: Any) -> Any:
 
 
 def _in_dtype(values: Any, dtype: torch.dtype) -> Any:
-    """Copies of the tensors, those of floating-point numbers in this dtype."""
+    """Copies of the tensors, floating-point ones in this dtype."""
     return map_tensors(lambda each: each.to(dtype if each.is_floating_point() else each.dtype, copy=True), values)
 
 
@@ -507,7 +507,6 @@ def row_count(inputs: Any) -> int:
 
 
 def tensors_of(answer: object) -> list[torch.Tensor]:
-    """Every floating-point tensor in what a model returns."""
     return [tensor for tensor in leaves_of(answer) if tensor.is_floating_point() and tensor.numel()]
 
 

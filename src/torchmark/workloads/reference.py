@@ -40,8 +40,8 @@ def recorded(*models: nn.Module) -> Callable[[], Pairs]:
 
 
 def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
-    """The same model with the same weights in float64 on the CPU; the original is unchanged. With `by_layer`, to save
-    memory, each layer's weights exist only while it runs: for models whose layers use only their own weights."""
+    """A copy of the model in float64 on the CPU. With `by_layer`, to save memory, each layer's weights exist only while
+    it runs: for models whose layers use only their own weights."""
     import torch
 
     if not by_layer:
@@ -65,7 +65,7 @@ def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
 
 
 def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """The same model with other tensors, without a second copy, which might not fit."""
+    """The model with other tensors, without a second copy of its own, which might not fit."""
     import torch
 
     tensors = {id(each): change(each) for each in model.buffers()}
@@ -106,7 +106,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def rounding_at(unit: float, seed: int) -> Iterator[None]:
-    """Within `exactly`, change every operator's results by up to this share, as much as rounding may do."""
+    """Within `exactly`, change every operator's results by up to this share, as rounding may."""
     _rounding.append((unit, seed))
     try:
         yield
@@ -167,8 +167,8 @@ def without_drawing(dtype: torch.dtype) -> Iterator[None]:
 
 
 def fill(model: nn.Module, setting: Setting) -> nn.Module:
-    """Put weights into a model on the host, the same for the same seed, for inference. Matrices and kernels are scaled
-    by what they sum over, so that numbers of size 1 stay so, as are rows that are looked up; norms are 1, biases 0."""
+    """Give a model on the host random weights for inference. Matrices and kernels are scaled by what they sum over, so
+    that numbers of size 1 stay so, as are rows that are looked up; norms are 1, biases 0."""
     import numpy
     import torch
 

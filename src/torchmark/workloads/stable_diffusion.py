@@ -100,8 +100,6 @@ class StableDiffusion(Workload):
 
 
 class _Job:
-    """The models on the device, and how far the denoising has come."""
-
     def __init__(self, params: Params, setting: Setting, models: dict[str, Any]) -> None:
         import torch
 
@@ -174,7 +172,7 @@ class _Job:
         return (text, predicted, moved, *([self.decode(small)] if self._params.decode else []))
 
     def reference(self) -> Tensors:
-        """In float64, the scheduler's first step by another formula: to the image the noise points at, and back."""
+        """The scheduler's first step by another formula: to the image the noise points at, and back."""
         import torch
 
         latents, small, embeddings = (host.to(self._setting.torch_dtype).double() for host in self._few())

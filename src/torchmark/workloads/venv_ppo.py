@@ -123,9 +123,8 @@ class Columns(NamedTuple):
         mean, log_spread, categories = self.read(head)
         options: dict[str, Any] = {"generator": generator, "device": head.device, "dtype": head.dtype}
         drawn = [mean + log_spread.exp() * torch.randn(mean.shape, **options)]
-        for choices in categories:
-            uniform = torch.rand(choices.shape, **options)
-            drawn.append(_one_hot(choices - (-uniform.log()).log()))  # the Gumbel trick: no draw by the host
+        # The Gumbel trick: no draw by the host.
+        drawn += [_one_hot(choices - (-torch.rand(choices.shape, **options).log()).log()) for choices in categories]
         return torch.cat(drawn, dim=-1)
 
     def log_prob(self, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
@@ -155,14 +154,14 @@ OBSERVATION, ACTION = Columns(4, (3, 3)), Columns(2, (3, 4))
 
 
 class Shape(NamedTuple):
-    """The columns that a network reads and returns; the rest follows from its width."""
+    """The columns that a network reads and returns."""
 
     inputs: int
     outputs: int
     residual: bool = False
 
     def layers(self, width: int) -> list[tuple[int, int]]:
-        """Inputs and outputs of every layer, first those at the network's input: in a residual one also the skip."""
+        """Inputs and outputs of every layer, those of a residual network with the skip at its input."""
         at_input, inside = (2, 2 * _HIDDEN_LAYERS - 1) if self.residual else (1, _HIDDEN_LAYERS - 1)
         return [*[(self.inputs, width)] * at_input, *[(width, width)] * inside, (width, self.outputs)]
 
@@ -237,7 +236,7 @@ class Rollout(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """The timed functions of a graph's networks, with their rewards and losses."""
+    """A graph's networks, with their rewards and losses."""
 
     policy: Network
     transition: Network
@@ -385,7 +384,7 @@ class _Job:
         halves, errors = self.windows(), []
 
         def roll_out(networks: Networks, half: torch.Tensor) -> tuple[Rollout, torch.Tensor, torch.Tensor]:
-            """From the beginnings of some recorded windows; also returned are these, and as much of the rollout."""
+            """From the beginnings of recorded windows, with these and the rollout in their form."""
             real = self.venv.choose(half, self.params.batch).transpose(0, 1)
             rollout = self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
             return rollout, real, torch.cat([rollout.observations, rollout.actions, rollout.following], dim=-1)

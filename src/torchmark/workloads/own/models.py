@@ -82,8 +82,6 @@ def _derived(base: type[Workload], name: str, source: OwnFile, summary: str = ""
 
 
 class PythonModel(ModelWorkload):
-    """A model from a user's function or class."""
-
     options = (LAYOUT, GRADIENTS)
     rows_are_independent = False  # unknown
     file: OwnFile
@@ -227,7 +225,6 @@ def split_batch(tensors: Sequence[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
 
 
 def join_batch(batch: int, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The opposite of `split_batch`."""
     return tuple(replace(tensor, shape=(batch, *tensor.shape)) if batch else tensor for tensor in tensors)
 
 
