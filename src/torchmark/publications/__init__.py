@@ -85,12 +85,6 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
     def machine(self, name: str) -> PublishedMachine:
         return next(machine for machine in self.machines if machine.name == name)
 
-    def notes_on(self, table: PublishedTable, figure: Figure) -> dict[str, Note]:
-        """By kind, the most specific first."""
-        machine = self.machine(figure.machine)
-        found = {kind: self.notes[kind] for kind in (*figure.notes, *machine.notes, *table.notes)}
-        return {kind: note for kind, note in found.items() if machine.device in (note.only or (machine.device,))}
-
 
 @cache
 def names() -> tuple[str, ...]:
@@ -198,7 +192,7 @@ def _find_machine(publication: Publication, text: str) -> str:
 def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
     """What the publication does not say stays empty."""
     figures = [(table, figure) for table in publication.tables for figure in table.figures if figure.case]
-    found = [_result(publication, *each) for each in figures if each[1].machine == machine.name]
+    found = [_result(publication, machine, *each) for each in figures if each[1].machine == machine.name]
     first = {result.case.text: result for result in reversed(found)}
     own_gib, shared_gib = (machine.memory_gib, 0) if machine.device == "cuda" else (0, machine.memory_gib)
     device = DeviceInfo(machine.device, machine.hardware, own_gib * 2**30 or None, cores=machine.cores or None)
@@ -210,20 +204,23 @@ def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> 
     return Run(header, tuple(result for result in found if repeats or result is first[result.case.text]))
 
 
-def _result(publication: Publication, table: PublishedTable, figure: Figure) -> Result:
-    case, value, estimate, notes = parse_case(figure.case or ""), figure.value, None, dict[str, Note]()
+def _result(publication: Publication, machine: PublishedMachine, table: PublishedTable, figure: Figure) -> Result:
+    case, value, estimate, cautions = parse_case(figure.case or ""), figure.value, None, dict[str, Remark]()
     total_s = value if figure.unit == "s" else None
     if value is not None:
-        notes, steps = publication.notes_on(table, figure), figure.steps
-        step_s = {"s": value / steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
+        for kind in (*figure.notes, *machine.notes, *table.notes):  # the most specific first
+            note = publication.notes[kind]
+            if not note.only or machine.device in note.only:
+                cautions[kind] = Remark(kind, note.cause, note.fix)
+        step_s = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
         # One block of all its steps is all that was timed: there is no interval, no first step and no spread.
         about: Any = dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s)
-        about |= {"sample_count": 1, "block_size": steps, "duration_s": total_s or 0.0}
+        about |= {"sample_count": 1, "block_size": figure.steps, "duration_s": total_s or 0.0}
         about["evidence"] = ("a published figure: how sure it is was not said",)
         estimate = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0), **about)
-    settings = {"machine": figure.machine, "table": table.title, "row": " / ".join(figure.labels)}
+    settings = {"machine": machine.name, "table": table.title, "row": " / ".join(figure.labels)}
     settings |= {"column": figure.column, "printed": figure.printed, "unit": figure.unit}
-    power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
+    power = next((each.value for each in publication.of_kind("power") if each.machine == machine.name), None)
     return Result(
         case=case,
         status="oom" if value is None else "ok",
@@ -235,5 +232,5 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
         job=JobEstimate(total_s, total_s, total_s, whole=True) if total_s is not None else None,
         metrics={} if power is None else {"peak_power_w": power},
         settings=settings | {"steps": figure.steps if figure.steps > 1 else None},
-        cautions=tuple(Remark(kind, note.cause, note.fix) for kind, note in notes.items()),
+        cautions=tuple(cautions.values()),
     )

@@ -141,11 +141,10 @@ class Recorder:
             lines += [f"Against {self.against}:", *(f"  {line}" for line in self._compared), ""]
         if self._problem:
             lines.append(f"The run was not saved: {self._problem}. Choose another file with --torchmark-out")
-        else:
-            if self.stored is None:
-                lines.append(f"N{_NO_BASELINE[1:]}: pytest --torchmark-against {name}")
-            lines.append(f"Saved as {self.run.header.id}: torchmark show {name}")
-        return printable("\n".join(lines))
+            return printable("\n".join(lines))
+        if self.stored is None:
+            lines.append(f"{_NO_BASELINE.capitalize()}: pytest --torchmark-against {name}")
+        return printable("\n".join([*lines, f"Saved as {self.run.header.id}: torchmark show {name}"]))
 
     def encode(self) -> str:
         return msgspec.json.encode((self.results, self._compared)).decode()
@@ -165,10 +164,9 @@ class Recorder:
         return measure_spread()
 
     def _header(self, results: list[Result]) -> RunHeader:
-        devices = dict.fromkeys(each.case.device for each in results)
+        devices, cases = dict.fromkeys(each.case.device for each in results), [each.case.text for each in results]
         machine = describe_machine(open_device(name).info() for name in devices)
-        cases = dict.fromkeys(each.case.text for each in results)
-        return store.new_header("pytest", machine, cases, label=self.label, rigor="quick")
+        return store.new_header("pytest", machine, dict.fromkeys(cases), label=self.label, rigor="quick")
 
 
 def load_baseline(against: str | None, label: str) -> Run | None:
