@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,20 +48,17 @@ def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
     if not by_layer:
         return copied(model, _exact)
 
-    def replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
-        def hook(module: nn.Module, *_: object) -> None:
-            for name, weight in weights.items():
-                setattr(module, name, change(weight))
-
-        return hook
+    def put(weights: dict[str, Any], change: Callable[[Any], Any], module: nn.Module, *_: object) -> None:
+        for name, weight in weights.items():
+            setattr(module, name, change(weight))
 
     weights = {id(each) for each in model.parameters()}
     exact = copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
     for module, source in zip(exact.modules(), model.modules(), strict=True):
         own, empty = dict(source.named_parameters(recurse=False)), dict(module.named_parameters(recurse=False))
         if own:
-            module.register_forward_pre_hook(replacing(own, lambda weight: torch.nn.Parameter(_exact(weight), False)))
-            module.register_forward_hook(replacing(empty, lambda weight: weight))
+            module.register_forward_pre_hook(partial(put, own, lambda each: torch.nn.Parameter(_exact(each), False)))
+            module.register_forward_hook(partial(put, empty, lambda each: each))
     return exact
 
 

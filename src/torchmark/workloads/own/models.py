@@ -182,7 +182,7 @@ def _resized(inputs: Any, batch: int) -> Any:
 
 HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
 DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
-_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 2**7 - 1, "uint8": 2**8 - 1, "bool": 2}
+_LARGEST = {f"int{bits}": 2 ** (bits - 1) - 1 for bits in (8, 16, 32, 64)} | {"uint8": 255, "bool": 2}
 _TYPED_FORM = re.compile(
     r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=)?\s*(?P<dtype>[a-z0-9]+)\s*\[(?P<shape>[\d\s,]*)\]"
     r"\s*(?:<\s*(?P<limit>\d{1,19}))?\s*"
