@@ -338,15 +338,14 @@ class Training(Inference):
             wanted = checked if setting.world_size == 1 else None
             factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
             (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
-            learned = [(weight, weight.grad) for weight in checked if weight.grad is not None]
+            weights = [weight for weight in checked if weight.grad is not None]
+            gradients = [weight.grad for weight in weights]
             optimizer.zero_grad()  # the optimizer leaves weights without a gradient alone
-            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in learned], []
-            for weight, gradient in learned:
-                factors.append(_HALF_RANGE / float(gradient.abs().max() + 1e-7) if self.scale != 1 else 1.0)
-                weight.grad = gradient * factors[-1]
-            descents = first_descents([optimizer], [weight for weight, _ in learned])
-        optimizer.zero_grad()
-        return _summary(loss, gradients, [d / f**2 / self.scale for d, f in zip(descents, factors, strict=True)])
+            factors = [_HALF_RANGE / float(each.abs().max() + 1e-7) if self.scale != 1 else 1.0 for each in gradients]
+            scaled = [gradient * factor for gradient, factor in zip(gradients, factors, strict=True)]
+            descents = first_descents([optimizer], weights, scaled)
+        descents = [each / factor**2 / self.scale for each, factor in zip(descents, factors, strict=True)]
+        return _summary(loss, [gradient.cpu().double() / self.scale for gradient in gradients], descents)
 
     def reference(self) -> Tensors:
         import torch
@@ -373,17 +372,20 @@ def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tenso
     return [loss.detach(), lengths, gradients[-1].reshape(-1, *gradients[-1].shape[1:]).norm(dim=0), depths]
 
 
-def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
+def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any], gradients: Tensors) -> Tensors:
     """Gradient times movement of every weight in a first step from zero, where rounding loses no small movement.
     Weights and the optimizers' state are restored."""
     kept = [weight.detach().clone() for weight in weights]
-    for weight in weights:
+    for weight, gradient in zip(weights, gradients, strict=True):
         weight.detach().zero_()
+        weight.grad = gradient
     for optimizer in optimizers:
         state, optimizer.state = optimizer.state, defaultdict(dict)
         optimizer.step()
         optimizer.state = state
-    moved = [weight.detach().cpu().double() * weight.grad.cpu().double() for weight in weights]
+        optimizer.zero_grad()
+    pairs = zip(weights, gradients, strict=True)
+    moved = [weight.detach().cpu().double() * gradient.cpu().double() for weight, gradient in pairs]
     load_values(weights, kept)
     return moved
 

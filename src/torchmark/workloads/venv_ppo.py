@@ -428,22 +428,19 @@ class _Job:
         kept = [weight.detach().clone() for weight in weights]
         load_values(weights, self.setting.place_model(self._make_modules()[: len(SHAPES)]).parameters())
         results = _known_results(graph.networks, weights, self.setting.place(self.records()))
-        for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
-            weight.grad = gradient
-        descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights)
-        for weight in weights:
-            weight.grad = None
+        descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights, results[-len(weights) :])
         load_values(weights, kept)
         return [*results, torch.stack([descent.sum() for descent in descents])]
 
     def reference(self) -> Tensors:
         import torch
 
-        modules: Any = exact_model(self._make_modules()[: len(SHAPES)])
+        records, modules = self.records().double(), exact_model(self._make_modules()[: len(SHAPES)])
         specs = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
-        moves = [spec.first_move for spec, module in zip(specs, modules, strict=True) for _ in module.parameters()]
+        networks = [*modules.children()]
+        moves = [spec.first_move for spec, module in zip(specs, networks, strict=True) for _ in module.parameters()]
         with exactly():
-            results = _known_results(Networks(*modules), [*modules.parameters()], self.records().double())
+            results = _known_results(Networks(*networks), [*modules.parameters()], records)
             gradients = zip(moves, results[-len(moves) :], strict=True)
             return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
