@@ -15,7 +15,6 @@ from torchmark.errors import UnknownName, UsageError
 from torchmark.records import DeviceInfo, Estimate, JobEstimate, Machine, Remark, Result, Run, RunHeader, Trend, Work
 
 _FOLDER = Path(__file__).parent
-_SHORTEST_PART = 3  # letters; fewer are part of too many names
 Kind = Literal["measured", "power", "derived"]
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
@@ -138,7 +137,8 @@ def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]
     tries: tuple[Callable[[PublishedMachine], bool], ...] = (
         lambda machine: bool(plain) and plain in (_plain(machine.name), _plain(machine.known_as)),
         lambda machine: bool(words) and any(words <= _words(term) for term in _search_terms(machine)),
-        lambda machine: len(plain) >= _SHORTEST_PART and any(plain in _plain(term) for term in _search_terms(machine)),
+        # Fewer than three letters are part of too many names.
+        lambda machine: len(plain) >= 3 and any(plain in _plain(term) for term in _search_terms(machine)),
     )
     titles = ([machine.title for _, machine in _machines() if fits(machine)] for fits in tries)
     found = list(dict.fromkeys(next(filter(None, titles), [])))

@@ -53,9 +53,8 @@ class Bench:
     def __call__(
         self, step: Callable[[], object], device: str = "cpu", *, name: str = "", budget_s: float = 0.0, **more: Any
     ) -> Result:
-        """Time the step as `torchmark.time_step` does, keep the result, and fail the test where the stored run was
-        faster. A test that times several steps gives each a `name`."""
-        case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
+        """As `torchmark.time_step`; fails the test where the stored run was faster. Several steps need names."""
+        case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" if self._timed else "")
         owner = self._recorder.owners.setdefault((case, device), self._node)
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")

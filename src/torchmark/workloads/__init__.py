@@ -25,8 +25,7 @@ def broken() -> dict[str, str]:
 
 
 def find_workload(name: str) -> Workload:
-    """By its name or file: `my_model.py`, `folder/my_model.py:build`, `config.json`. After its path was given once, a
-    file is found by its name alone."""
+    """By name, or file: `my_model.py`, `folder/my_model.py:build`, `config.json`; later by the file's name alone."""
     if named := split_name(name):
         from torchmark.workloads.own.models import load_own
 

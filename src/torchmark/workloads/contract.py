@@ -157,9 +157,8 @@ class Step(Struct, frozen=True):
     """One unit of timed work. `run` never synchronises, times, prints or reads the clock.
 
     `outputs` computes on the device, with the function and weights that are timed, `reference` in float64 on the CPU.
-    Both return tensors of the same shapes, any number of times, without changing what is timed. Make the inputs of
-    `reference` again from the seed, and compute it inside `reference.exactly()`: the check then accepts no larger error
-    than rounding explains."""
+    Both return tensors of the same shapes, any number of times, without changing what is timed. Make the reference's
+    inputs again from the seed; inside `reference.exactly()` the check learns how large an error rounding explains."""
 
     run: Callable[[], object]
     work: Work

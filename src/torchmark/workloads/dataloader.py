@@ -8,8 +8,6 @@ from torchmark.records import Work
 from torchmark.workloads.contract import Setting, Step, Workload
 from torchmark.workloads.image_training import DATASETS, Batches, Normalized
 
-_MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
-
 
 class Params(Struct, frozen=True):
     dataset: Literal["mnist", "cifar10"] = "mnist"
@@ -28,9 +26,9 @@ class Dataloader(Workload):
     tiny = Params(batch=2, images=12, loader_workers=0)
 
     def work(self, params: Params, setting: Setting) -> Work:
-        """Each pixel is scaled and shifted, read as a byte and written as a number."""
+        """Each pixel is scaled and shifted, read as a byte and written as a number of four."""
         pixels = params.batch * DATASETS[params.dataset][0]
-        return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + _MADE_AS) * pixels)
+        return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + 4) * pixels)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         import torch

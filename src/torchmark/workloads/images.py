@@ -44,8 +44,7 @@ class Images(Struct, frozen=True):
 
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
-    """The first `count` training images, and the same share of the test images. `data` is the folder with the real
-    files, which must then be complete."""
+    """The first `count` training images, and the same share of the test images; `data`: the folder with real files."""
     import torch
 
     read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)

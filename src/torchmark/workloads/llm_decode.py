@@ -18,8 +18,7 @@ class Params(Struct, frozen=True):
 
 class LlmDecode(llama.LlamaWorkload):
     """One step gives every text one more token, from the keys and values kept of those before it. What it adds is
-    dropped before the next one, so that all follow the same `context` tokens and take equally long. Weights, keys and
-    values are random numbers of the usual size."""
+    dropped, so that every step follows the same `context` tokens. Weights, keys and values are random."""
 
     name = "llm-decode"
     params = Params

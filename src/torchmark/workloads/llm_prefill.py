@@ -19,8 +19,7 @@ class Params(Struct, frozen=True):
 
 
 class LlmPrefill(llama.LlamaWorkload):
-    """One step reads the whole prompt, keeps the keys and values of every token, and picks the next token. transformers
-    builds the model; weights are random numbers of the usual size."""
+    """One step reads a prompt, keeps the keys and values of its tokens, and picks the next one. Weights are random."""
 
     name = "llm-prefill"
     params = Params

@@ -8,9 +8,8 @@ _LEAST = 1e-12  # the smallest probability whose logarithm is taken
 
 
 class MnistDdpSigmoid(ImageTraining):
-    """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001. The loss is the formula of
-    binary cross entropy, given digits instead of probabilities: the network cannot learn to distinguish them; only the
-    cost of its steps and its loss are of interest."""
+    """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001. The loss is binary cross
+    entropy of digits, not probabilities: the network cannot learn them; only its cost and loss are of interest."""
 
     name = "mnist-ddp-sigmoid"
     default_workers = 2

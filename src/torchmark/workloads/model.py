@@ -373,8 +373,7 @@ def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tenso
 
 
 def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any], gradients: Tensors) -> Tensors:
-    """Gradient times movement of every weight in a first step from zero, where rounding loses no small movement.
-    Weights and the optimizers' state are restored."""
+    """Gradient times movement of every weight in a first step from zero, where rounding loses little; all is undone."""
     kept = [weight.detach().clone() for weight in weights]
     for weight, gradient in zip(weights, gradients, strict=True):
         weight.detach().zero_()

@@ -25,8 +25,8 @@ _rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`, if it
 
 
 def recorded(*models: nn.Module) -> Callable[[], Pairs]:
-    """Pair the contents of every weight and buffer, whenever called, with the present ones. Sums of bit patterns stand
-    for them, which need no second copy: the same on any device, and different if one bit has changed."""
+    """Pair every weight and buffer, whenever called, with its present contents. Sums of bit patterns stand for them:
+    the same on any device, different if one bit has changed, and no second copy."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -143,8 +143,7 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
 
 @contextmanager
 def without_drawing(dtype: torch.dtype) -> Iterator[None]:
-    """Build models in this dtype with uninitialised weights. What a model computes itself, such as positions, is right
-    and keeps its precision."""
+    """Build models in this dtype with uninitialised weights. What they compute, such as positions, stays exact."""
     from torch.nn import init
     from torch.overrides import TorchFunctionMode
 

@@ -21,8 +21,7 @@ class Params(Struct, frozen=True):
 
 
 class Resnet50(ModelWorkload):
-    """Random images, 1000 classes, random weights. `train` uses cross entropy against random labels, norms by the
-    batch, and SGD with momentum."""
+    """Random images and weights, 1000 classes. `train`: cross entropy, norms by the batch, SGD with momentum."""
 
     name = "resnet50"
     params = Params

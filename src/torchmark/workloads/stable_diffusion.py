@@ -53,8 +53,7 @@ SHAPES = {
 class StableDiffusion(Workload):
     """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
     makes one iteration more than its number of steps. Steps repeat the real timesteps. The job is one image: text
-    encoding, all iterations, decoding. Configurations are those of version 1.5, weights are random numbers of the usual
-    size. Only the UNet is compiled."""
+    encoding, all iterations, decoding. Weights are random. Only the UNet is compiled."""
 
     name = "stable-diffusion"
     params = Params
@@ -110,7 +109,7 @@ class _Job:
         # On the device beforehand, as a lookup there during the steps would wait for the device.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
         size = params.size // _PIXELS_PER_LATENT
-        self.latents = self._noise = setting.place(self._draw(1, _CHANNELS, size, size))
+        self.latents = self._noise = setting.place(torch.randn(1, _CHANNELS, size, size, generator=setting.generator()))
         self._done = self.calls = self.iterations = 0
         # An empty prompt, and one of the greatest length.
         end = SHAPES[params.model].vocabulary - 1
@@ -152,13 +151,11 @@ class _Job:
 
     def _few(self) -> Tensors:
         """Small latents for the UNet, smaller ones to decode, embeddings of two short prompts."""
-        latents = ((1, _CHANNELS, size, size) for size in (_CHECKED_LATENTS, _CHECKED_DECODED))
-        return [self._draw(*each) for each in (*latents, (2, _CHECKED_TOKENS, SHAPES[self._params.model].text))]
-
-    def _draw(self, *shape: int) -> torch.Tensor:
         import torch
 
-        return torch.randn(shape, generator=self._setting.generator())
+        latents = ((1, _CHANNELS, size, size) for size in (_CHECKED_LATENTS, _CHECKED_DECODED))
+        shapes = (*latents, (2, _CHECKED_TOKENS, SHAPES[self._params.model].text))
+        return [torch.randn(shape, generator=self._setting.generator()) for shape in shapes]
 
     def outputs(self) -> Tensors:
         """Of every part for a small input, and of the scheduler's first step."""

@@ -47,8 +47,8 @@ class Params(Struct, frozen=True):
 
 
 class VenvPpo(Workload):
-    """A clean-room job of the same computational shape as a commercial SDK's, not the same code: its times can be shown
-    next to published ones of that SDK, but their ratio means nothing.
+    """A clean-room job of the computational shape of a commercial SDK's. Its times can be shown next to that SDK's
+    published ones, but it is not the same code, and their ratio means nothing.
 
     One step is one epoch of learning a virtual environment, for a training and a validation graph: a rollout of ten
     steps from recorded observations, one update of the matcher that separates recorded from rolled-out, two PPO passes

@@ -422,7 +422,7 @@ def _configured(file: OwnFile) -> Workload:
     usual_task = next(iter(found), words if words in get_args(Task) else "features")
     params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
     tiny = params(batch=2) if images else params(batch=2, sequence=8)
-    options = (*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS)
+    options = (LAYOUT, ATTENTION, GRADIENTS) if images else (ATTENTION, GRADIENTS)
     about = {"params": params, "tiny": tiny, "config": config, "options": options}
     summary = f"{config['model_type']} from a configuration file, with random weights."
     return _derived(ConfiguredModel, file.name, file, summary, **about)
