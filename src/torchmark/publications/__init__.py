@@ -26,13 +26,13 @@ class Note(Struct, frozen=True, forbid_unknown_fields=True):  # why figures shou
 
 
 class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):  # one device of a machine
-    name: str  # 'M1 Ultra GPU': after the publication's name and a slash it names a run
+    name: str  # 'M1 Ultra GPU': after the publication and a slash it names a run
     hardware: str
     device: DeviceKind  # that was timed
     memory_gib: int = 0  # 0: the publication does not say
     cores: int = 0  # of the device
     known_as: str = ""  # 'RTX 3090', in every publication; empty if the hardware is unknown or unsound
-    notes: tuple[str, ...] = ()  # what is doubtful about the machine itself: kinds of Publication.notes
+    notes: tuple[str, ...] = ()  # doubts about the machine itself: kinds of Publication.notes
 
     @property
     def title(self) -> str:
@@ -41,13 +41,13 @@ class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):  # one 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):  # one number of a table
     machine: str  # the name of a PublishedMachine
-    labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header of the table
+    labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header
     column: str  # the heading that it stands under, as printed
     printed: str
     unit: Literal["s", "it/s", "ms/it", "s/it", "W", "x"]
     value: float | None = None  # for all steps together if the unit is seconds; None: out of memory
     kind: Kind = "measured"
-    case: str | None = None  # the same work here, written as a case; None if there is nothing to run
+    case: str | None = None  # the same work here; None if there is nothing to run
     steps: int = 1
     items: float = 1  # in one step
     item_unit: str = "iteration"
@@ -61,7 +61,7 @@ class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):  # its fi
     headers: tuple[str, ...]  # of the cells that name a row
     protocol: str  # how it was timed, in words
     figures: tuple[Figure, ...]  # in printed order
-    notes: tuple[str, ...] = ()  # kinds of Publication.notes that hold for all of its figures
+    notes: tuple[str, ...] = ()  # kinds of Publication.notes that all its figures have
 
 
 class Publication(Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +112,7 @@ def as_runs(publication: Publication, machine: str | None = None, repeats: bool 
 
 
 def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
-    """The runs for `m1-chips` or `m1-chips/M1 Ultra GPU`, or the one for `M1 Ultra GPU` in all publications."""
+    """For `m1-chips` or `m1-chips/M1 Ultra GPU`, or one run for `M1 Ultra GPU` in all publications."""
     name, slash, machine = text.partition("/")
     places = find_hardware(text) if name not in names() else ()
     if not places:
@@ -132,7 +132,7 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
 
 
 def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
-    """The machines of all publications with this hardware, named exactly, by its words, or by a part of its name."""
+    """The machines with this hardware in all publications, by its exact name, its words, or a part of its name."""
     plain, words = _plain(text), _words(text)
     tries: tuple[Callable[[PublishedMachine], bool], ...] = (
         lambda machine: bool(plain) and plain in (_plain(machine.name), _plain(machine.known_as)),

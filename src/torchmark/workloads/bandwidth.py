@@ -53,7 +53,7 @@ class Bandwidth(Workload):
         (rows, compute), arrays = kinds[params.kind], []
         if params.kind != "copy":  # already one call of the device's copy
             compute = setting.compiled(compute)
-        for row in rows:  # written in place, as drawing or concatenating gigabytes takes longer than measuring
+        for row in rows:  # written in place, as drawing gigabytes takes longer than measuring
             array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
             arrays.append(array.copy_(setting.place(row)).view(-1)[:count])
 

@@ -94,7 +94,7 @@ class Setting(Struct, frozen=True):
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model on the device."""
-        # As `Module.to` does: it knows where a weight can be moved and where it must be replaced.
+        # As `Module.to` does, which knows where a weight must be replaced.
         model._apply(self.place)  # type: ignore[no-untyped-call]
         return model
 
@@ -149,7 +149,7 @@ class Stage(Struct, frozen=True):
     """A part of a job."""
 
     name: str
-    steps: int  # in the whole job; 0: part of another stage's steps, timed only to know its share
+    steps: int  # in the whole job; 0: part of another stage's steps, timed to know its share
     run: Callable[[], object]
 
 
@@ -174,7 +174,7 @@ class Step(Struct, frozen=True):
 
 
 class Workload(ABC):
-    """A kind of work. Raise `version` whenever the work itself changes, so that results never mix."""
+    """A kind of work. Raise `version` whenever the work changes, so that results never mix."""
 
     name: ClassVar[str]
     modes: ClassVar[tuple[str, ...]] = ("infer",)

@@ -14,7 +14,7 @@ from torchmark.workloads.contract import Setting, Stage
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from torchmark.workloads.images import Images
 
@@ -35,7 +35,7 @@ class Recipe(Struct, frozen=True):
     rate: float
     momentum: float
     epochs: int
-    tests: int  # passes over the test set; 0: the network does not learn to classify
+    tests: int  # passes over the test set; 0: it does not learn to classify
     dataset: str = "mnist"
     test_batch: int = 1000  # 0: that of the training
     reads_loss: bool = False  # in every step, on the host
@@ -52,7 +52,7 @@ class ImageTraining(ModelWorkload):
     parameters: ClassVar[int]
 
     @abstractmethod
-    def network(self, nn: Any) -> torch.nn.Module:
+    def network(self, nn: Any) -> Any:
         """With random weights, from `torch.nn`."""
 
     def images(self, params: Any, setting: Setting) -> Images:
@@ -61,7 +61,7 @@ class ImageTraining(ModelWorkload):
         return load_images(self.recipe.dataset, setting.data, params.images)
 
     @staticmethod
-    def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(scores: Tensor, labels: Tensor) -> Tensor:
         import torch
 
         return torch.nn.functional.cross_entropy(scores, labels)
@@ -86,7 +86,7 @@ class ImageTraining(ModelWorkload):
             size = recipe.test_batch or params.batch
             tests = Batches(test, size, setting, params.loader_workers, order=range(len(test)))
 
-            def run_test() -> torch.Tensor:
+            def run_test() -> Tensor:
                 pixels, labels = map(setting.place, tests.take())
                 with torch.no_grad():
                     scores = forward(pixels)
@@ -133,28 +133,26 @@ class Normalized:
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int | slice) -> tuple[Tensor, Tensor]:
         return self._images[index] * self._scale - self._offset, self._labels[index]
 
 
 class Batches:
     """Endless batches: shuffled in every epoch, with a part for each rank, or in a given order."""
 
-    def __init__(
-        self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] = ()) -> None:
         from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
         # Not the loader's generator: how often that is drawn from depends on the number of processes.
-        self._sampler: Any = RandomSampler(data, generator=setting.generator()) if order is None else order
-        if order is None and setting.world_size > 1:
+        self._sampler: Any = order or RandomSampler(data, generator=setting.generator())
+        if not order and setting.world_size > 1:
             self._sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
         processes: Any = {"num_workers": workers, "persistent_workers": workers > 0, "worker_init_fn": _end_with_parent}
         self._loader: Any = DataLoader(data, batch, sampler=self._sampler, generator=setting.generator(), **processes)
         self.per_epoch, self._epoch = len(self._loader), -1
-        self._left: Iterator[list[torch.Tensor]] = iter(())
+        self._left: Iterator[list[Tensor]] = iter(())
 
-    def take(self) -> list[torch.Tensor]:
+    def take(self) -> list[Tensor]:
         if (batch := next(self._left, None)) is None:
             self._epoch += 1
             if hasattr(self._sampler, "set_epoch"):
@@ -165,7 +163,7 @@ class Batches:
 
 
 def _end_with_parent(_: int) -> None:
-    """On Linux, end a loading process with its parent by a signal: torch's own watch takes seconds."""
+    """On Linux, end a loading process by a signal with its parent: torch's own watch takes seconds."""
     if sys.platform == "linux":
         import ctypes
 

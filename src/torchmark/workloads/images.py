@@ -16,7 +16,7 @@ from msgspec import Struct
 from torchmark.errors import CaseError
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 CLASSES = 10
 
@@ -37,10 +37,10 @@ class Images(Struct, frozen=True):
 
     dataset: str  # mnist or cifar10
     source: str  # files or stand-in
-    train_images: torch.Tensor
-    train_labels: torch.Tensor
-    test_images: torch.Tensor
-    test_labels: torch.Tensor
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
 
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
@@ -172,7 +172,7 @@ _CIFAR10 = _Look(
 @lru_cache(maxsize=4)
 def _make(look: _Look, count: int, train: bool) -> Split:
     shapes, random = _shapes(look), numpy.random.RandomState(look.seed)
-    # Noise to take pieces from, with the brightness of an empty image in it: [where it begins, pixel].
+    # Noise to take pieces from, with the brightness of an empty image: [where it begins, pixel].
     noise = look.level + _chance(random, -look.noise, look.noise + 1, _POOL).astype(numpy.int16)
     pool = numpy.lib.stride_tricks.sliding_window_view(noise, look.channels * look.size**2)
     images = numpy.empty((count, look.channels, look.size, look.size), numpy.uint8)
@@ -206,7 +206,7 @@ def _shapes(look: _Look) -> Bytes:
     own = _chance(random, -_ONE, _ONE + 1, (CLASSES, look.shapes, 1, *grid))
     bent = own + _chance(random, -look.bend, look.bend + 1, (CLASSES, look.shapes, look.styles, *grid))
     styles = numpy.clip(bent, -_ONE, _ONE).reshape(CLASSES, -1, *grid)
-    # Interpolate the coarse grid to all pixels in whole numbers, which come out the same everywhere.
+    # Interpolate the coarse grid in whole numbers, which come out the same everywhere.
     size, fine = look.size + 2 * look.shift, 16
     place = numpy.arange(size) * look.cells * fine // size
     weights = numpy.zeros((size, look.cells + 1), numpy.int64)

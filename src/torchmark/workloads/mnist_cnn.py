@@ -6,8 +6,8 @@ from torchmark.workloads.image_training import ImageTraining, Recipe
 
 
 class MnistCnn(ImageTraining):
-    """Two convolutions with pooling and two dense layers; cross entropy, SGD with rate 0.01 and momentum 0.5. Images are
-    normalised one at a time by the loader; without --data they are synthetic, with as much to learn."""
+    """Two convolutions with pooling and two dense layers; cross entropy, SGD with rate 0.01 and momentum 0.5. The
+    loader normalises one image at a time. Without --data the images are synthetic, with as much to learn."""
 
     name = "mnist-cnn"
     recipe = Recipe(rate=0.01, momentum=0.5, epochs=9, tests=9)

@@ -21,15 +21,15 @@ from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["Cost", "Model", "ModelWorkload", "OptimizerSpec", "guessing"]
 
 COUNTING = "torch._dynamo.utils"  # counting FLOPs imports it, which takes a second
 _SPREAD = 3.0  # how much random weights may add to the loss of guessing
-_CHECKED_MATRICES = 8  # the last ones: gradients of all would take too long in a large model
-_ALIKE = 1e-5  # relative difference of two exact computations: parts of a model may insist on float32
-_HALF_RANGE = 1024.0  # the largest gradient of a weight in a check in float16, clear of its smallest numbers
+_CHECKED_MATRICES = 8  # the last ones: those of all take too long in a large model
+_ALIKE = 1e-5  # relative difference of exact computations, parts of which may insist on float32
+_HALF_RANGE = 1024.0  # the largest gradient in a check in float16, clear of its smallest numbers
 
 
 class OptimizerSpec(Struct, frozen=True):
@@ -39,14 +39,14 @@ class OptimizerSpec(Struct, frozen=True):
     rate: float = 1e-4
     momentum: float = 0.0
 
-    def make(self, weights: Iterable[torch.Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
+    def make(self, weights: Iterable[Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
         """For gradients multiplied by `scale`."""
         from torch import optim
 
         options = {"lr": self.rate / scale, "momentum": self.momentum} if self.kind == "SGD" else {"lr": self.rate}
         return getattr(optim, self.kind)(weights, **options)  # type: ignore[no-any-return]
 
-    def first_move(self, gradient: torch.Tensor) -> torch.Tensor:
+    def first_move(self, gradient: Tensor) -> Tensor:
         """How far a weight of zero moves in a first step, without decay, momentum and earlier gradients."""
         return -self.rate * (gradient if self.kind == "SGD" else gradient / (gradient.abs() + 1e-8))
 
@@ -57,7 +57,7 @@ class Model(Struct, frozen=True):
 
     module: nn.Module
     inputs: Any
-    loss: Callable[[Any, Any, Any], torch.Tensor] | None = None  # of answer, inputs, targets; default: `usual_loss`
+    loss: Callable[[Any, Any, Any], Tensor] | None = None  # of answer, inputs, targets; default: `usual_loss`
     optimizer: OptimizerSpec = OptimizerSpec()
     targets: Any = None
     result: Callable[[Any], Any] = lambda answer: answer  # the part of the answer that an inference step returns
@@ -105,7 +105,7 @@ def guessing(classes: int) -> tuple[float, float]:
     return max(math.log(classes) - _SPREAD, 0.0), math.log(classes) + _SPREAD
 
 
-def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
+def usual_loss(answer: Any, *_: Any) -> Tensor:
     """The model's own loss if it returns one, else the mean squared difference of its answer from numbers between 1
     and 2: equal ones would give no gradient behind a normalisation."""
     import torch
@@ -177,7 +177,7 @@ class Inference:
         self.call, self.notes = model.caller(), dict(model.notes)
         self.look = model.look or (lambda run, inputs: tensors_of(model.result(run(inputs))))
         self.dtype = torch.float64  # of the reference
-        self.losses: list[torch.Tensor] = []  # of the first training step and the last one
+        self.losses: list[Tensor] = []  # of the first training step and the last one
         both, training = (model.inputs, model.targets), setting.mode == "train"
         two_are_enough = workload.rows_are_independent or training
         few = model.few(*both) if model.few else _two_rows(both) if two_are_enough else both
@@ -293,7 +293,7 @@ class Training(Inference):
         if not any(weight.requires_grad for weight in model.module.parameters()):
             raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
         super().__init__(workload, params, setting, model)
-        # Checks run norms without a batch, where values of later weights grow past all bounds: they use the first ones.
+        # Checks run norms without a batch, where later weights let values grow past all bounds: they use the first.
         goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
         self.remake = cache(lambda: workload.made(params, setting).module) if goes_by_batches else None
         self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
@@ -302,7 +302,7 @@ class Training(Inference):
     def runner(self) -> Callable[[], object]:
         setting, feed = self.setting, self.feed
 
-        def run() -> torch.Tensor:
+        def run() -> Tensor:
             inputs, targets = feed()
             self.optimizer.zero_grad()
             loss = self.loss(self.forward, inputs, targets)
@@ -315,12 +315,12 @@ class Training(Inference):
 
         return run
 
-    def loss(self, forward: Callable[..., Any], inputs: Any, targets: Any) -> torch.Tensor:
+    def loss(self, forward: Callable[..., Any], inputs: Any, targets: Any) -> Tensor:
         return (self.model.loss or usual_loss)(self.call(forward, inputs), inputs, targets)
 
     def outputs(self) -> Tensors:
         """Loss, gradients and movements for a few rows, on all ranks together."""
-        # The loss of a timed step, with dropout and norms by the batch, has no reference, but must be near guessing.
+        # A timed step's loss, with dropout and norms by the batch, has no reference, but must be near guessing.
         if self.losses and self.model.first_loss:
             (low, high), found = self.model.first_loss, float(self.losses[0])
             if not low < found < high:
@@ -333,8 +333,8 @@ class Training(Inference):
         with _steady(self.module, self.remake):
             loss = self.loss(self.forward, inputs, targets)
             checked = _checked_weights(self.module)
-            # Ranks exchange gradients of all weights. They check the same rows with different factors, 1 on average,
-            # so that results are right only after an exchange.
+            # Ranks check the same rows with different factors, 1 on average: results are right only after an exchange,
+            # which needs the gradients of all weights.
             wanted = checked if setting.world_size == 1 else None
             factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
             (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
@@ -363,7 +363,7 @@ def _checked_weights(model: nn.Module) -> list[Any]:
     return [*(each for each in weights if each.ndim <= 1), *matrices[-_CHECKED_MATRICES:]]
 
 
-def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
+def _summary(loss: Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
     """Loss, lengths of the gradients and of the last one's columns, and how far each weight's step lowers the loss.
     Single elements may be rounding alone: next to the kink of a ReLU, or moved by Adam as far as any other."""
     import torch
@@ -410,7 +410,7 @@ def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator
         load_values(tensors, kept)
 
 
-def load_values(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+def load_values(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.detach().copy_(value)
 
@@ -431,7 +431,7 @@ def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Ca
     return lambda: tree_unflatten([each() for each in feeds], shape)
 
 
-def _ends(tensor: torch.Tensor) -> torch.Tensor:
+def _ends(tensor: Tensor) -> Tensor:
     """The first row and the last, or the only one."""
     return tensor[:: max(len(tensor) - 1, 1)]
 
@@ -507,11 +507,11 @@ def row_count(inputs: Any) -> int:
     return next(iter(first))[0] if len(first) == 1 and first != {()} else 0
 
 
-def tensors_of(answer: object) -> list[torch.Tensor]:
+def tensors_of(answer: object) -> list[Tensor]:
     return [tensor for tensor in leaves_of(answer) if tensor.is_floating_point() and tensor.numel()]
 
 
-def leaves_of(answer: object) -> Iterator[torch.Tensor]:
+def leaves_of(answer: object) -> Iterator[Tensor]:
     import torch
 
     parts: Iterable[object] = answer if isinstance(answer, tuple | list) else ()

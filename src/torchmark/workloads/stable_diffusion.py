@@ -13,7 +13,7 @@ from torchmark.workloads.model import count_flops
 from torchmark.workloads.reference import exact_model, exactly, fill, recorded, without_drawing
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 _GUIDANCE = 7.5
 _TOKENS = 77
@@ -106,7 +106,7 @@ class _Job:
         self._predict = setting.compiled(models["unet"])
         self._scheduler = make_scheduler(params)
         self.timesteps = [int(step) for step in self._scheduler.timesteps]
-        # On the device beforehand, as a lookup there during the steps would wait for the device.
+        # On the device beforehand: a lookup during the steps would wait for it.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
         size = params.size // _PIXELS_PER_LATENT
         self.latents = self._noise = setting.place(torch.randn(1, _CHANNELS, size, size, generator=setting.generator()))
@@ -118,14 +118,14 @@ class _Job:
         self._ids = setting.place(torch.stack((empty, torch.cat((empty[:1], words, empty[-1:])))))
         self._embeddings = self.encode()
 
-    def encode(self) -> torch.Tensor:
+    def encode(self) -> Tensor:
         """The empty prompt and the prompt, one after the other as in the usual pipeline."""
         import torch
 
         with torch.inference_mode():
             return torch.cat([self._models["text"](input_ids=ids).last_hidden_state for ids in self._ids.chunk(2)])
 
-    def iterate(self) -> torch.Tensor:
+    def iterate(self) -> Tensor:
         """The next iteration, after the last one of the next image."""
         with self._setting.without_gradients():
             if self._done == len(self.timesteps):
@@ -138,14 +138,14 @@ class _Job:
             self.latents, self._done = self._setting.drain(latents), self._done + 1
         return self.latents
 
-    def _predict_noise(self, latents: torch.Tensor, index: int, embeddings: torch.Tensor) -> torch.Tensor:
+    def _predict_noise(self, latents: Tensor, index: int, embeddings: Tensor) -> Tensor:
         import torch
 
         self.calls += 1
         doubled, given = torch.cat((latents, latents)), {"encoder_hidden_states": embeddings, "return_dict": False}
         return self._predict(doubled, self._placed[index], **given)[0]  # type: ignore[no-any-return]
 
-    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+    def decode(self, latents: Tensor) -> Tensor:
         with self._setting.without_gradients():
             return self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]  # type: ignore[no-any-return]
 
@@ -188,7 +188,7 @@ class _Job:
         return (text, predicted, moved, *decoded)
 
 
-def _guided(predicted: torch.Tensor) -> torch.Tensor:
+def _guided(predicted: Tensor) -> Tensor:
     """From the prediction for the empty prompt past that for the prompt."""
     empty, prompted = predicted.chunk(2)
     return empty + _GUIDANCE * (prompted - empty)
@@ -196,7 +196,7 @@ def _guided(predicted: torch.Tensor) -> torch.Tensor:
 
 @cache
 def count_iteration(params: Params) -> tuple[float, int]:
-    """FLOPs of the UNet, and numbers: weights, prompts and latents read once, latents written."""
+    """FLOPs of the UNet, and numbers read and written: weights, prompts and latents."""
     import torch
 
     shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT

@@ -37,8 +37,8 @@ class TensorAdd(Workload):
         import torch
 
         shape, dtype, drain = (params.size, params.size), setting.torch_dtype, setting.drain
-        generator, state = setting.generator(), None  # the state is what steps change and a check restores
-        # A tensor repeats one row, because drawing all its values would take seconds.
+        generator, state = setting.generator(), None  # steps change the state, and a check restores it
+        # A tensor repeats one row, as drawing all its values would take seconds.
         rows = [torch.rand(params.size, generator=generator).to(dtype) for _ in range(2)]
         one, other = (row.double().numpy() for row in rows)
         if params.variant == "resident":
@@ -66,7 +66,7 @@ class TensorAdd(Workload):
                 return drain(accumulate(total, x.to(setting.device), y.to(setting.device)))
 
         def outputs() -> Tensors:
-            """The result of a step for known values in the first rows, which are restored afterwards."""
+            """Of a step with known values in the first rows, which are restored."""
             if state is None:
                 return (run()[:_CHECKED_ROWS],)
             kept = state[:_CHECKED_ROWS].clone()

@@ -1,4 +1,4 @@
-"""Two-stage offline reinforcement learning: tiny kernels, long rollouts and a host that keeps asking for results."""
+"""Two-stage offline reinforcement learning: tiny kernels, long rollouts, and a host that keeps asking for results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torchmark.workloads.reference import exact_model, exactly, recorded
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
-    Network = Callable[[torch.Tensor], torch.Tensor]
+    Network = Callable[[Tensor], Tensor]
 
 VENV_EPOCHS, POLICY_EPOCHS = 50, 20
 _GRAPHS, _PASSES = 2, 2
@@ -34,7 +34,7 @@ _MATCHER_SHARE = 0.75
 _VENV_VALUE_WEIGHT, _POLICY_VALUE_WEIGHT = 0.5, 0.001
 _OPTIMIZER, _MATCHER_OPTIMIZER = OptimizerSpec("Adam", 4e-5), OptimizerSpec("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
-# How much less likely checked actions were when taken: some are clipped, none so narrowly that rounding could decide.
+# How much less likely checked actions were when taken: some are clipped, none so narrowly that rounding decides.
 _LESS_LIKELY = (-0.5, -0.1, 0.1, 0.5)
 
 
@@ -103,21 +103,21 @@ class Columns(NamedTuple):
     def encoded(self) -> int:
         return self.numbers + sum(self.categories)
 
-    def encode(self, values: torch.Tensor) -> torch.Tensor:
+    def encode(self, values: Tensor) -> Tensor:
         """Numbers within ±1, and for each category the choice with the highest value."""
         import torch
 
         numbers, *categories = values.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-untyped-call]
         return torch.cat([numbers.tanh(), *map(_one_hot, categories)], dim=-1)
 
-    def read(self, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    def read(self, head: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Mean and logarithm of the spread of every number, logarithms of the probabilities of every category."""
         sizes = [self.numbers, self.numbers, *self.categories]
         mean, spread, *weights = head.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
         log_spread = (spread + _LOG_SPREAD_AT_ZERO).clamp(-5.0, 1.0)
         return mean.tanh(), log_spread, [weight.log_softmax(dim=-1) for weight in weights]
 
-    def sample(self, head: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def sample(self, head: Tensor, generator: torch.Generator) -> Tensor:
         import torch
 
         mean, log_spread, categories = self.read(head)
@@ -127,14 +127,14 @@ class Columns(NamedTuple):
         drawn += [_one_hot(choices - (-torch.rand(choices.shape, **options).log()).log()) for choices in categories]
         return torch.cat(drawn, dim=-1)
 
-    def log_prob(self, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, head: Tensor, encoded: Tensor) -> Tensor:
         mean, log_spread, categories = self.read(head)
         numbers, *chosen = encoded.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-untyped-call]
-        distance: torch.Tensor = (numbers - mean) / log_spread.exp()
+        distance: Tensor = (numbers - mean) / log_spread.exp()
         total = (-0.5 * distance.square() - log_spread - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
         return sum(((choices * hot).sum(dim=-1) for choices, hot in zip(categories, chosen, strict=True)), total)
 
-    def divergence(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def divergence(self, before: Tensor, after: Tensor) -> Tensor:
         mean, log_spread, categories = self.read(before)
         new_mean, new_log_spread, new_categories = self.read(after)
         ratio = (2 * (log_spread - new_log_spread)).exp()
@@ -144,7 +144,7 @@ class Columns(NamedTuple):
         return sum(((old.exp() * (old - new)).sum(dim=-1) for old, new in pairs), total)
 
 
-def _one_hot(values: torch.Tensor) -> torch.Tensor:
+def _one_hot(values: Tensor) -> Tensor:
     import torch
 
     return torch.nn.functional.one_hot(values.argmax(dim=-1), values.shape[-1]).to(values.dtype)
@@ -186,7 +186,7 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
             self.body = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
             self.skip = nn.Identity() if inputs == width else nn.Linear(inputs, width)
 
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        def forward(self, rows: Tensor) -> Tensor:
             return self.body(rows) + self.skip(rows)  # type: ignore[no-any-return]
 
     shape = SHAPES[kind]
@@ -199,15 +199,15 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
     return nn.Sequential(*layers, nn.Linear(*last), *([nn.Sigmoid()] if kind == "matcher" else []))
 
 
-def make_windows(generator: torch.Generator) -> torch.Tensor:
+def make_windows(generator: torch.Generator) -> Tensor:
     """Every ten transitions in a row of the trajectories of a made-up system and policy: half, window, step,
     (observation, action, next observation). The halves share no trajectory."""
     import torch
 
-    def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linear; the last row is the constant
+    def respond(inputs: int, columns: Columns) -> Tensor:  # linear; the last row is the constant
         return torch.randn(inputs + 1, columns.encoded, generator=generator) / math.sqrt(inputs)
 
-    def react(columns: Columns, rows: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
+    def react(columns: Columns, rows: Tensor, response: Tensor) -> Tensor:
         noise = _NOISE * torch.randn(len(rows), columns.encoded, generator=generator)
         return columns.encode(rows @ response[:-1] + 2 * response[-1] + noise)
 
@@ -227,12 +227,12 @@ def make_windows(generator: torch.Generator) -> torch.Tensor:
 class Rollout(NamedTuple):
     """Each is of step, row, columns."""
 
-    observations: torch.Tensor
-    action_heads: torch.Tensor
-    actions: torch.Tensor
-    action_log_probs: torch.Tensor
-    following: torch.Tensor
-    following_log_probs: torch.Tensor
+    observations: Tensor
+    action_heads: Tensor
+    actions: Tensor
+    action_log_probs: Tensor
+    following: Tensor
+    following_log_probs: Tensor
 
 
 class Networks(NamedTuple):
@@ -243,18 +243,18 @@ class Networks(NamedTuple):
     matcher: Network
     value: Network
 
-    def matcher_loss(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    def matcher_loss(self, real: Tensor, made: Tensor) -> Tensor:
         import torch
 
         loss = torch.nn.functional.binary_cross_entropy
         looks_real, looks_made = self.matcher(real), self.matcher(made)
         return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
 
-    def imitation_reward(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    def imitation_reward(self, real: Tensor, made: Tensor) -> Tensor:
         likeness, distance = self.matcher(made).squeeze(-1), (made - real).abs().mean(dim=-1)
         return _MATCHER_SHARE * likeness - (1 - _MATCHER_SHARE) * distance
 
-    def judge(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def judge(self, rollout: Rollout, rewards: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised advantage estimates of each step, and the value that it should have had."""
         import torch
 
@@ -267,13 +267,11 @@ class Networks(NamedTuple):
                 advantages[step] = advantage
             return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
 
-    def ppo_loss(
-        self, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
-    ) -> torch.Tensor:
+    def ppo_loss(self, rollout: Rollout, advantages: Tensor, returns: Tensor, inside: bool = False) -> Tensor:
         """Of policy and value; in the first stage also of the transition, inside it of how far the policy has moved."""
         import torch
 
-        def clipped(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        def clipped(new: Tensor, old: Tensor) -> Tensor:
             ratio = (new - old).exp()
             return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
 
@@ -296,22 +294,23 @@ class Simulator:
         self.generator = torch.Generator(setting.device).manual_seed(setting.seed + stage)
         self.checks, self.reads, self.epochs = checks, 0, 0
 
-    def choose(self, records: torch.Tensor, count: int) -> torch.Tensor:
+    def choose(self, records: Tensor, count: int) -> Tensor:
         import torch
 
         return records[torch.randint(len(records), (count,), generator=self.generator, device=records.device)]
 
-    def check(self, *tensors: torch.Tensor) -> None:
+    def check(self, *tensors: Tensor) -> None:
         """Let the host read whether each tensor is finite, if `checks` are on."""
         for tensor in tensors if self.checks else ():
             self.reads += 1
             if not bool(tensor.isfinite().all()):
                 raise WrongResultError("numbers of a rollout are not finite", "Try dtype float64, or another device")
 
-    def roll_out(self, networks: Networks, start: torch.Tensor, steps: int) -> Rollout:
+    def roll_out(self, networks: Networks, start: Tensor, steps: int) -> Rollout:
         import torch
 
-        seen, observation = list[tuple[torch.Tensor, ...]](), start
+        seen: list[tuple[Tensor, ...]] = []
+        observation = start
         with torch.no_grad():
             for _ in range(steps):
                 head = networks.policy(observation)
@@ -327,7 +326,7 @@ class Simulator:
             return Rollout(*(torch.stack(each) for each in zip(*seen, strict=True)))
 
 
-def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
+def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., Tensor], *arguments: Any) -> None:
     optimizer.zero_grad()
     loss(*arguments).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -364,7 +363,7 @@ class _Job:
             self.graphs.append(_Graph(networks, networks._replace(policy=policy, value=value), *optimizers))
         self.venv, self.inside = (Simulator(setting, stage, params.checks) for stage in (1, 2))
 
-    def records(self) -> torch.Tensor:
+    def records(self) -> Tensor:
         return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
 
     def _make_modules(self) -> nn.ModuleList:
@@ -376,14 +375,14 @@ class _Job:
             modules = nn.ModuleList(make_network(kind, self.params.width) for kind in kinds)
         return modules.to(self.setting.torch_dtype)
 
-    def learn_environment(self) -> torch.Tensor:
+    def learn_environment(self) -> Tensor:
         """Returns how far both graphs' rollouts are from the records of both halves."""
         import torch
 
         self.venv.epochs += 1
         halves, errors = self.windows(), []
 
-        def roll_out(networks: Networks, half: torch.Tensor) -> tuple[Rollout, torch.Tensor, torch.Tensor]:
+        def roll_out(networks: Networks, half: Tensor) -> tuple[Rollout, Tensor, Tensor]:
             """From the beginnings of recorded windows, with these and the rollout in their form."""
             real = self.venv.choose(half, self.params.batch).transpose(0, 1)
             rollout = self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
@@ -403,7 +402,7 @@ class _Job:
                 errors.append((made - real).abs().mean())
         return self.setting.drain(torch.stack(errors))
 
-    def learn_policies(self) -> torch.Tensor:
+    def learn_policies(self) -> Tensor:
         """Returns the mean reward of each policy before it learned from it."""
         import torch
 
@@ -462,9 +461,9 @@ class _Job:
         }
 
 
-def _known_results(networks: Networks, weights: Sequence[torch.Tensor], records: torch.Tensor) -> list[torch.Tensor]:
-    """Heads, rewards, advantages, losses, and the gradients of the losses. Recorded windows stand for a rollout, the
-    same ones in the opposite order for the records that it is compared with."""
+def _known_results(networks: Networks, weights: Sequence[Tensor], records: Tensor) -> list[Tensor]:
+    """Heads, rewards, advantages, losses and their gradients. Recorded windows stand for a rollout, the same ones in the
+    opposite order for the records that it is compared with."""
     import torch
 
     rows = records[0, :_CHECKED_WINDOWS].transpose(0, 1)
@@ -482,6 +481,6 @@ def _known_results(networks: Networks, weights: Sequence[torch.Tensor], records:
         judged = networks.judge(rollout, rewards)
         moved_away = ACTION.divergence(rollout.action_heads, head)
     losses = [networks.matcher_loss(real, rows), *(networks.ppo_loss(rollout, *judged, each) for each in (False, True))]
-    # Only of their sum, which holds every weight, and every error of one of the losses.
+    # Of their sum only, which holds every weight, and every error of a loss.
     gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
     return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

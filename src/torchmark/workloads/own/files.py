@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from torchmark.errors import CaseError, UsageError
 
-# Path and version of each file by the name that cases use. All processes inherit it, however they are started.
+# Path and version of each file by the name that cases use, for all processes, however they are started.
 VARIABLE = "TORCHMARK_FILES"
 LARGEST_BYTES = 4 << 20
 _imported: set[Path] = set()  # files that were run
@@ -36,7 +36,7 @@ class OwnFile(Struct, frozen=True):
 
 
 def split_name(text: str) -> tuple[str, str] | None:
-    """The file and its part in a text such as `my_model.py:build`; None if it names no file."""
+    """The file and its part in `my_model.py:build`; None if the text names no file."""
     found = _NAME.fullmatch(text)
     return (found["file"], found["member"] or "") if found else None
 
@@ -115,8 +115,8 @@ def import_member(file: OwnFile, name: str) -> object:
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
-    """The innermost line of the user's own code in an error's traceback, as in `my_model.py, line 12`, or "". With
-    `named`, only of files that were named on the command line: other files' names are not shared."""
+    """The innermost line of the user's own code in a traceback, as in `my_model.py, line 12`, or "". With `named`, only
+    of files named on the command line: other files' names are not shared."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
