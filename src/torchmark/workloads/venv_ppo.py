@@ -309,8 +309,7 @@ class Simulator:
     def roll_out(self, networks: Networks, start: Tensor, steps: int) -> Rollout:
         import torch
 
-        seen: list[tuple[Tensor, ...]] = []
-        observation = start
+        seen, observation = [], start
         with torch.no_grad():
             for _ in range(steps):
                 head = networks.policy(observation)
@@ -462,7 +461,7 @@ class _Job:
 
 
 def _known_results(networks: Networks, weights: Sequence[Tensor], records: Tensor) -> list[Tensor]:
-    """Heads, rewards, advantages, losses and their gradients. Recorded windows stand for a rollout, the same ones in the
+    """Heads, rewards, advantages, losses and their gradients. Recorded windows stand for a rollout, the same in
     opposite order for the records that it is compared with."""
     import torch
 
