@@ -178,9 +178,8 @@ def _plain(name: str) -> str:
 def _find_machine(publication: Publication, text: str) -> str:
     """By its name, in any spacing and capitals, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
-    if wanted in known:
-        return known[wanted]
-    found = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
+    matching = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
+    found = [known[wanted]] if wanted in known else matching
     if not found:
         raise UnknownName(f"machine of {publication.name}", text, known.values())
     if len(found) > 1:

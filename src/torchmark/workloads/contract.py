@@ -95,8 +95,7 @@ class Setting(Struct, frozen=True):
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
         """The same model on the device."""
         # As `Module.to` does, which knows where a weight must be replaced.
-        model._apply(self.place)  # type: ignore[no-untyped-call]
-        return model
+        return model._apply(self.place)  # type: ignore[no-untyped-call,no-any-return]
 
     def feed(self, host: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Gives a step's input: from the device's memory, or copied from the host every time."""
@@ -145,9 +144,7 @@ class Setting(Struct, frozen=True):
         return run_alone if self.world_size > 1 else None
 
 
-class Stage(Struct, frozen=True):
-    """A part of a job."""
-
+class Stage(Struct, frozen=True):  # a part of a job
     name: str
     steps: int  # in the whole job; 0: part of another stage's steps, timed to know its share
     run: Callable[[], object]

@@ -39,7 +39,7 @@ class Dataloader(Workload):
         data, (_, mean, deviation) = Normalized(images), DATASETS[params.dataset]
         feed = Batches(data, params.batch, setting, params.loader_workers)
         order = torch.randperm(params.images, generator=setting.generator())
-        few = [int(index) for index in order[: min(2, params.batch)]]
+        few = [*map(int, order[: min(2, params.batch)])]
 
         return Step(
             lambda: setting.drain(setting.place(feed.take()[0])),

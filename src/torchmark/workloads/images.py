@@ -112,7 +112,7 @@ def _find(folder: str, files: str, *names: str) -> Path:
 def _read(path: Path, expected: int) -> bytes:
     """The content, unpacked, at most a byte more than expected."""
     if expected > _MOST_BYTES:
-        raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
+        raise _wrong(path, f"would have to hold {expected} bytes, more than any file of these sets")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return file.read(expected + 1)
@@ -137,7 +137,7 @@ def _checked_labels(labels: numpy.ndarray, path: Path) -> numpy.ndarray:
 
 
 def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
-    """Names the file but not its folder: the message gets into run files."""
+    # Without the file's folder, as the message gets into run files.
     return CaseError(f"{path.name} {cause}", "Fetch it again, or leave --data out to use the stand-in", detail)
 
 

@@ -371,8 +371,7 @@ class _Job:
 
         kinds = (*SHAPES, *SHAPES, "policy", "value", "policy", "value")
         with self.setting.seeded():
-            modules = nn.ModuleList(make_network(kind, self.params.width) for kind in kinds)
-        return modules.to(self.setting.torch_dtype)
+            return nn.ModuleList(make_network(kind, self.params.width) for kind in kinds).to(self.setting.torch_dtype)
 
     def learn_environment(self) -> Tensor:
         """Returns how far both graphs' rollouts are from the records of both halves."""

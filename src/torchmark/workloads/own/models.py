@@ -37,9 +37,7 @@ _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annot
 Definition = ast.FunctionDef | ast.ClassDef
 
 
-class Outline(Struct, frozen=True):
-    """The part of a file that is measured."""
-
+class Outline(Struct, frozen=True):  # of the part of a file that is measured
     member: str
     is_workload: bool
     summary: str
