@@ -27,7 +27,6 @@ class Bandwidth(Workload):
     more in `copy` and `triad`, but not in `update`, which therefore comes closest to the memory's speed."""
 
     name = "bandwidth"
-    params = Params
     tiny = Params(size_bytes=4096)
 
     def work(self, params: Params, setting: Setting) -> Work:

@@ -25,7 +25,6 @@ class BertClassify(ModelWorkload):
 
     name = "bert-classify"
     modes = ("train", "infer")
-    params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
     options = (ATTENTION, CaseOption("gradients", ("no-grad", "inference-mode")))
     usual_gradients = "no-grad"

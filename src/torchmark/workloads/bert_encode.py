@@ -23,7 +23,6 @@ class BertEncode(ModelWorkload):
 
     name = "bert-encode"
     modes = ("infer",)
-    params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
     options = (ATTENTION, GRADIENTS)
     imports = ("transformers.models.bert.modeling_bert",)

@@ -19,7 +19,6 @@ class CifarCnn(ImageTraining):
     for the device there, as in the published script. Without --data the images are synthetic, with as much to learn."""
 
     name = "cifar-cnn"
-    params = Params
     tiny = Params(batch=2, images=10, loader_workers=0)
     recipe = Recipe(rate=0.001, momentum=0.9, epochs=2, tests=1, dataset="cifar10", test_batch=0, reads_loss=True)
     products = (28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10)

@@ -175,8 +175,8 @@ class Workload(ABC):
 
     name: ClassVar[str]
     modes: ClassVar[tuple[str, ...]] = ("infer",)
-    params: ClassVar[type[Struct]]
-    tiny: ClassVar[Struct]
+    tiny: ClassVar[Struct]  # parameters for tests
+    params: ClassVar[type[Struct]]  # the type of `tiny`
     version: ClassVar[int] = 1
     needs_torch: ClassVar[bool] = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
@@ -184,6 +184,10 @@ class Workload(ABC):
     default_workers: ClassVar[int] = 1
     options: ClassVar[tuple[CaseOption, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()  # slow modules besides torch, which workers share
+
+    def __init_subclass__(cls) -> None:
+        if "tiny" in vars(cls) and "params" not in vars(cls):
+            cls.params = type(cls.tiny)
 
     @classmethod
     def summary(cls) -> str:

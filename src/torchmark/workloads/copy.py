@@ -24,7 +24,6 @@ class Copy(Workload):
     """One copy between two buffers made before, for any transfer setting. A CPU is refused: it has no such link."""
 
     name = "copy"
-    params = Params
     tiny = Params(size_bytes=1024)
 
     def work(self, params: Params, setting: Setting) -> Work:

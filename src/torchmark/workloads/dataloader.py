@@ -21,7 +21,6 @@ class Dataloader(Workload):
     processes work ahead, so that consecutive steps show how many images per second all of them can make."""
 
     name = "dataloader"
-    params = Params
     dtypes = ("float32", "bfloat16", "float16")  # images are made in float32
     tiny = Params(batch=2, images=12, loader_workers=0)
 

@@ -45,7 +45,6 @@ class ImageTraining(ModelWorkload):
     """A workload that trains a network on images: its file gives the layers and the recipe."""
 
     modes = ("train",)
-    params: ClassVar[type[Struct]] = MnistParams
     tiny: ClassVar[Struct] = MnistParams(batch=2, images=12)
     recipe: ClassVar[Recipe]
     products: ClassVar[tuple[int, ...]]  # of one image in each layer: outputs × weights behind each

@@ -8,7 +8,6 @@ class Launch(Workload):
     """Resident: the cost of issuing. Per step: the round trip, as each step waits for its result to reach the host."""
 
     name = "launch"
-    params = NoParams
     tiny = NoParams()
 
     def work(self, params: NoParams, setting: Setting) -> Work:

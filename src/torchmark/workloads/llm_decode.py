@@ -21,7 +21,6 @@ class LlmDecode(llama.LlamaWorkload):
     dropped, so that every step follows the same `context` tokens. Weights, keys and values are random."""
 
     name = "llm-decode"
-    params = Params
     tiny = Params(size="tiny", batch=2, context=12)
 
     def cost(self, params: Params, training: bool) -> Cost:

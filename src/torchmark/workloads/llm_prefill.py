@@ -22,7 +22,6 @@ class LlmPrefill(llama.LlamaWorkload):
     """One step reads a prompt, keeps the keys and values of its tokens, and picks the next one. Weights are random."""
 
     name = "llm-prefill"
-    params = Params
     tiny = Params(size="tiny", batch=2, prompt=12)
 
     def cost(self, params: Params, training: bool) -> Cost:

@@ -22,7 +22,6 @@ class Lstm(ModelWorkload):
     error against targets in [1, 2) and plain SGD. float16 is not offered: its gradients would underflow."""
 
     name = "lstm"
-    params = Params
     tiny = Params(batch=2, sequence=3, layers=2)
     options = (GRADIENTS,)
     dtypes = ("float32", "float64", "bfloat16")

@@ -20,7 +20,6 @@ class Matmul(Workload):
     """Dense random operands; the result goes into existing memory, so that only the product is timed."""
 
     name = "matmul"
-    params = Params
     tiny = Params(size=24)
 
     def work(self, params: Params, setting: Setting) -> Work:

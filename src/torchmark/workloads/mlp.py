@@ -20,7 +20,6 @@ class Mlp(ModelWorkload):
     error against targets in [1, 2), where nothing cancels, and plain SGD; float16 scales the loss."""
 
     name = "mlp"
-    params = Params
     tiny = Params(batch=2)
     options = (GRADIENTS,)
 

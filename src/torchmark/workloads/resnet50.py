@@ -24,7 +24,6 @@ class Resnet50(ModelWorkload):
     """Random images and weights, 1000 classes. `train`: cross entropy, norms by the batch, SGD with momentum."""
 
     name = "resnet50"
-    params = Params
     tiny = Params(batch=2, image=32)
     options = (LAYOUT, GRADIENTS)
     imports = ("transformers.models.resnet.modeling_resnet",)

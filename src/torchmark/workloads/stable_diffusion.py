@@ -56,7 +56,6 @@ class StableDiffusion(Workload):
     encoding, all iterations, decoding. Weights are random. Only the UNet is compiled."""
 
     name = "stable-diffusion"
-    params = Params
     tiny = Params(size=64, steps=4, model="tiny")
     imports = ("transformers.models.clip.modeling_clip", "diffusers.models.unets.unet_2d_condition",
                "diffusers.models.autoencoders.autoencoder_kl", "diffusers.schedulers.scheduling_pndm")  # fmt: skip

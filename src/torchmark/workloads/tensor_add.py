@@ -26,7 +26,6 @@ class TensorAdd(Workload):
     `as-written` fills two tensors on the host, moves them, adds them, and adds the sum to a running total."""
 
     name = "tensor-add"
-    params = Params
     tiny = Params(size=32)
 
     def work(self, params: Params, setting: Setting) -> Work:

@@ -60,7 +60,6 @@ class VenvPpo(Workload):
 
     name = "venv-ppo"
     modes = ("train",)
-    params = Params
     tiny = Params(batch=8, policy_batch=4, horizon=5, width=16)
     dtypes = ("float32", "float64")
 

@@ -23,7 +23,6 @@ class VitTrain(ModelWorkload):
 
     name = "vit-train"
     modes = ("train",)
-    params = Params
     tiny = Params(size="tiny", batch=2, image=32)
     options = (ATTENTION,)
     imports = ("transformers.models.vit.modeling_vit",)

@@ -56,16 +56,17 @@ def load_own(file: OwnFile, member: str) -> Workload:
     outline, name = inspect_file(file, member), f"{file.name}:{member}" if member else file.name
     if not outline.is_workload:
         fields = (outline.arguments | _OURS | outline.arguments).items()  # its own first, and in place of ours
-        params: Any = defstruct("Params", [(each, *about) for each, about in fields], frozen=True)
-        about = {"params": params, "file": file, "outline": outline, "imports": (COUNTING, *outline.imports)}
-        about |= {"__doc__": outline.about or f"The model that {outline.member} makes.", "summary": outline.summary}
+        params: Any = defstruct("Params", [(each, *kind) for each, kind in fields], frozen=True)
         has_batch = "batch" in outline.arguments and isinstance(params().batch, int)
-        return _derived(PythonModel, name, file, tiny=params(batch=2) if has_batch else params(), **about)
+        about: dict[str, Any] = {"tiny": params(batch=2) if has_batch else params(), "file": file, "outline": outline}
+        about["imports"] = (COUNTING, *outline.imports)
+        about["__doc__"] = outline.about or f"The model that {outline.member} makes."
+        return _derived(PythonModel, name, file, outline.summary, **about)
     # The file declares a workload, whose version is always that of the file.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UsageError(f"{outline.member} of {file.name} is no Workload", "Derive it from torchmark's Workload")
-    lacks = [name for name in ("params", "tiny") if not isinstance(getattr(found, name, None), type | Struct)]
+    lacks = [name for name in ("tiny", "params") if not isinstance(getattr(found, name, None), type | Struct)]
     lacks += sorted(found.__abstractmethods__)
     if lacks:
         raise UsageError(f"{outline.member} of {file.name} has no {lacks[0]}", "`torchmark new --workload` shows one")
@@ -89,7 +90,7 @@ class PythonModel(ModelWorkload):
         missing = [name for name in self.outline.arguments if getattr(params, name) == _REQUIRED]
         if missing:
             fix = f"Give it: -p {missing[0]}=…, or write a function that makes the model without such arguments"
-            raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
+            raise UsageError(f"{self.name} needs a value for {missing[0]}", fix)
         self._inputs(params, has_example=not self.outline.needs_input)
         if loss := self._ours(params, "loss"):
             find_loss(loss)
@@ -105,7 +106,7 @@ class PythonModel(ModelWorkload):
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
             fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
-            raise UsageError(f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}", fix)
+            raise UsageError(f"{self.name} gives a {type(model).__name__}", fix)
         loss = self._ours(params, "loss")
         if shapes := self._inputs(params, has_example=example is not None):
             generator, rows = setting.generator(), enumerate(join_batch(params.batch, shapes))
@@ -117,7 +118,7 @@ class PythonModel(ModelWorkload):
     def _inputs(self, params: Any, has_example: bool) -> tuple["Tensor", ...]:
         if (shapes := parse_tensors(self._ours(params, "input") or "")) or has_example:
             return shapes
-        raise UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
+        raise UsageError(f"{self.name} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
         return None if name in self.outline.arguments else getattr(params, name)
@@ -421,9 +422,8 @@ def _configured(file: OwnFile) -> Workload:
     params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
     tiny = params(batch=2) if images else params(batch=2, sequence=8)
     options = (LAYOUT, ATTENTION, GRADIENTS) if images else (ATTENTION, GRADIENTS)
-    about = {"params": params, "tiny": tiny, "config": config, "options": options}
     summary = f"{config['model_type']} from a configuration file, with random weights."
-    return _derived(ConfiguredModel, file.name, file, summary, **about)
+    return _derived(ConfiguredModel, file.name, file, summary, tiny=tiny, config=config, options=options)
 
 
 def _positions(config: dict[str, Any]) -> int | None:
