@@ -11,7 +11,7 @@ import pytest
 from torchmark.analyze import grades
 from torchmark.errors import UnknownName
 from torchmark.measure.cases import check_case, full_params
-from torchmark.publications import Figure, Publication, PublishedTable, find_publication, names
+from torchmark.publications import Figure, Publication, PublishedTable, as_runs, find_publication, names
 from torchmark.records import parse_case
 from torchmark.workloads import find_workload
 from torchmark.workloads.contract import Setting
@@ -204,14 +204,9 @@ def test_a_figure_with_few_digits_says_so(publication: Publication, table: Publi
     ],
 )
 def test_what_is_doubtful_is_said(name: str, machine: str, case: str, kind: str) -> None:
-    publication = find_publication(name)
-    found = [
-        publication.notes_on(table, figure)
-        for table in publication.tables
-        for figure in table.figures
-        if figure.machine == machine and (figure.case or "").startswith(case)
-    ]
-    assert any(kind in notes for notes in found)
+    (run,) = as_runs(find_publication(name), machine, repeats=True)
+    cautions = [each.cautions for each in run.results if each.case.text.startswith(case)]
+    assert any(kind == caution.kind for several in cautions for caution in several)
 
 
 def test_a_field_that_no_one_knows_is_refused() -> None:

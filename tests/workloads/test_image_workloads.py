@@ -100,8 +100,7 @@ def test_how_many_processes_load_changes_nothing_about_what_is_learned(name: str
 def test_each_epoch_shows_every_image_once_in_another_order() -> None:
     from torchmark.workloads.image_training import Batches, Normalized
 
-    images = load_images("mnist", count=12)
-    feed = Batches(Normalized(images.train_images, images.train_labels, 0.0, 1.0), 5, Setting(mode="train"))
+    feed = Batches(Normalized(load_images("mnist", count=12)), 5, Setting(mode="train"))
     epochs = [[feed.take()[0] for _ in range(feed.per_epoch)] for _ in range(2)]
     assert [len(batch) for batch in epochs[0]] == [5, 5, 2]
     first, second = ([image.numpy().tobytes() for batch in epoch for image in batch] for epoch in epochs)
@@ -113,8 +112,7 @@ def test_each_epoch_shows_every_image_once_in_another_order() -> None:
 def test_ranks_share_an_epoch_out_among_them() -> None:
     from torchmark.workloads.image_training import Batches, Normalized
 
-    images = load_images("mnist", count=12)
-    data = Normalized(images.train_images, images.train_labels, 0.0, 1.0)
+    data = Normalized(load_images("mnist", count=12))
     feeds = [Batches(data, 3, Setting(mode="train", rank=rank, world_size=2)) for rank in range(2)]
     for _ in range(2):
         parts = [[image.numpy().tobytes() for _ in range(2) for image in feed.take()[0]] for feed in feeds]

@@ -160,7 +160,7 @@ def test_whole_mnist_files_are_found_where_other_programs_put_them(tmp_path: Pat
         write(tmp_path, f"{inner}{part}-images-idx3-ubyte", idx(numpy.full((count, 28, 28), 7, numpy.uint8)))
         write(tmp_path, f"{inner}{part}-labels-idx1-ubyte.gz", idx((numpy.arange(count) % 10).astype(numpy.uint8)))
     found = mnist(str(tmp_path), count=600)
-    assert found.is_real
+    assert found.source == "files"
     assert found.train_images.shape == (600, 1, 28, 28)
     assert len(found.test_labels) == 100
     assert found.train_labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
@@ -172,7 +172,7 @@ def test_whole_cifar10_files_are_put_together_in_order(tmp_path: Path) -> None:
         write(tmp_path, f"cifar-10-batches-bin/data_batch_{part + 1}.bin", content)
     write(tmp_path, "cifar-10-batches-bin/test_batch.bin", numpy.full((10_000, RECORD), 9, numpy.uint8).tobytes())
     found = cifar10(str(tmp_path))
-    assert found.is_real
+    assert found.source == "files"
     assert found.train_images.shape == (50_000, 3, 32, 32)
     assert found.train_labels[::10_000].tolist() == [0, 1, 2, 3, 4]
     assert found.test_labels.unique().tolist() == [9]

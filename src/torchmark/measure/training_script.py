@@ -150,10 +150,10 @@ def _train(rank: int, task: Task, watch: Stopwatch) -> Report:
 
     workload, params, ranks = task.workload, task.params, task.case.workers
     images = workload.images(params, Setting("train", seed=task.seed, data=task.data))
-    recipe, network = workload.recipe, workload.network()
+    recipe, network = workload.recipe, workload.network(torch.nn)
     optimizer = torch.optim.SGD(network.parameters(), lr=recipe.rate, momentum=recipe.momentum)
-    training: Any = Normalized(images.train_images, images.train_labels, *recipe.normal)
-    testing: Any = Normalized(images.test_images, images.test_labels, *recipe.normal)
+    training: Any = Normalized(images)
+    testing: Any = Normalized(images, train=False)
     sampler: Any = None
     if ranks > 1:
         torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)

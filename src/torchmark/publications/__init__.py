@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,6 @@ from torchmark.errors import UnknownName, UsageError
 from torchmark.records import DeviceInfo, Estimate, JobEstimate, Machine, Remark, Result, Run, RunHeader, Trend, Work
 
 _FOLDER = Path(__file__).parent
-_SHORTEST_PART = 3  # letters; fewer are part of too many names
 Kind = Literal["measured", "power", "derived"]
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
@@ -27,13 +26,13 @@ class Note(Struct, frozen=True, forbid_unknown_fields=True):  # why figures shou
 
 
 class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):  # one device of a machine
-    name: str  # 'M1 Ultra GPU': after the publication's name and a slash it names a run
+    name: str  # 'M1 Ultra GPU': after the publication and a slash it names a run
     hardware: str
     device: DeviceKind  # that was timed
     memory_gib: int = 0  # 0: the publication does not say
     cores: int = 0  # of the device
     known_as: str = ""  # 'RTX 3090', in every publication; empty if the hardware is unknown or unsound
-    notes: tuple[str, ...] = ()  # what is doubtful about the machine itself: kinds of Publication.notes
+    notes: tuple[str, ...] = ()  # doubts about the machine itself: kinds of Publication.notes
 
     @property
     def title(self) -> str:
@@ -42,13 +41,13 @@ class PublishedMachine(Struct, frozen=True, forbid_unknown_fields=True):  # one 
 
 class Figure(Struct, frozen=True, forbid_unknown_fields=True):  # one number of a table
     machine: str  # the name of a PublishedMachine
-    labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header of the table
+    labels: tuple[str, ...]  # the cells that name the row, as printed, one for each header
     column: str  # the heading that it stands under, as printed
     printed: str
     unit: Literal["s", "it/s", "ms/it", "s/it", "W", "x"]
     value: float | None = None  # for all steps together if the unit is seconds; None: out of memory
     kind: Kind = "measured"
-    case: str | None = None  # the same work here, written as a case; None if there is nothing to run
+    case: str | None = None  # the same work here; None if there is nothing to run
     steps: int = 1
     items: float = 1  # in one step
     item_unit: str = "iteration"
@@ -62,7 +61,7 @@ class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):  # its fi
     headers: tuple[str, ...]  # of the cells that name a row
     protocol: str  # how it was timed, in words
     figures: tuple[Figure, ...]  # in printed order
-    notes: tuple[str, ...] = ()  # kinds of Publication.notes that hold for all of its figures
+    notes: tuple[str, ...] = ()  # kinds of Publication.notes that all its figures have
 
 
 class Publication(Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,12 +83,6 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
 
     def machine(self, name: str) -> PublishedMachine:
         return next(machine for machine in self.machines if machine.name == name)
-
-    def notes_on(self, table: PublishedTable, figure: Figure) -> dict[str, Note]:
-        """All notes on a figure by kind, the most specific first."""
-        machine = self.machine(figure.machine)
-        found = {kind: self.notes[kind] for kind in (*figure.notes, *machine.notes, *table.notes)}
-        return {kind: note for kind, note in found.items() if machine.device in (note.only or (machine.device,))}
 
 
 @cache
@@ -114,12 +107,12 @@ def all_runs() -> tuple[Run, ...]:
 
 
 def as_runs(publication: Publication, machine: str | None = None, repeats: bool = False) -> tuple[Run, ...]:
-    """One run for each machine, or for the named one. Of figures for one case it has the first, unless `repeats`."""
+    """One run for each machine, or for the named one, with one figure for each case unless `repeats`."""
     return tuple(_run(publication, each, repeats) for each in publication.machines if machine in (None, each.name))
 
 
 def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
-    """The runs for `m1-chips` or `m1-chips/M1 Ultra GPU`, or the one for `M1 Ultra GPU` in all publications."""
+    """For `m1-chips` or `m1-chips/M1 Ultra GPU`, or one run for `M1 Ultra GPU` in all publications."""
     name, slash, machine = text.partition("/")
     places = find_hardware(text) if name not in names() else ()
     if not places:
@@ -139,12 +132,13 @@ def find_published(text: str, repeats: bool = False) -> tuple[Run, ...]:
 
 
 def find_hardware(text: str) -> tuple[tuple[Publication, PublishedMachine], ...]:
-    """The machines of all publications with the hardware named by `text`: exactly, by its words, or by a part of it."""
+    """The machines with this hardware in all publications, by its exact name, its words, or a part of its name."""
     plain, words = _plain(text), _words(text)
     tries: tuple[Callable[[PublishedMachine], bool], ...] = (
         lambda machine: bool(plain) and plain in (_plain(machine.name), _plain(machine.known_as)),
         lambda machine: bool(words) and any(words <= _words(term) for term in _search_terms(machine)),
-        lambda machine: len(plain) >= _SHORTEST_PART and any(plain in _plain(term) for term in _search_terms(machine)),
+        # Fewer than three letters are part of too many names.
+        lambda machine: len(plain) >= 3 and any(plain in _plain(term) for term in _search_terms(machine)),
     )
     titles = ([machine.title for _, machine in _machines() if fits(machine)] for fits in tries)
     found = list(dict.fromkeys(next(filter(None, titles), [])))
@@ -159,7 +153,7 @@ def hardware_titles() -> tuple[str, ...]:
 
 
 def is_published_name(text: str) -> bool:
-    """Whether this is the name of a publication or of one of its machines, however it is spaced and capitalised."""
+    """Whether this names a publication or one of its machines, in any spacing and capitals."""
     return _plain(text) in map(_plain, (*names(), *(machine.name for _, machine in _machines())))
 
 
@@ -169,8 +163,8 @@ def _machines() -> list[tuple[Publication, PublishedMachine]]:
 
 def _search_terms(machine: PublishedMachine) -> tuple[str, ...]:
     """One that is not known for sure is found by its name alone."""
-    own = machine.hardware.partition("(with ")[0]  # other parts of the machine are not the hardware that was timed
-    return (machine.name, machine.known_as, own) if machine.known_as else (machine.name,)
+    timed = machine.hardware.partition("(with ")[0]  # without other parts of the machine
+    return (machine.name, machine.known_as, timed) if machine.known_as else (machine.name,)
 
 
 def _words(text: str) -> set[str]:
@@ -182,11 +176,10 @@ def _plain(name: str) -> str:
 
 
 def _find_machine(publication: Publication, text: str) -> str:
-    """A machine by its name, however it is spaced and capitalised, or by a beginning that no other has."""
+    """By its name, in any spacing and capitals, or by a beginning that no other has."""
     known, wanted = {_plain(each.name): each.name for each in publication.machines}, _plain(text)
-    if wanted in known:
-        return known[wanted]
-    found = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
+    matching = [name for plain, name in known.items() if wanted and plain.startswith(wanted)]
+    found = [known[wanted]] if wanted in known else matching
     if not found:
         raise UnknownName(f"machine of {publication.name}", text, known.values())
     if len(found) > 1:
@@ -196,15 +189,13 @@ def _find_machine(publication: Publication, text: str) -> str:
 
 
 def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> Run:
-    """The machine as published, with its figures; what the publication does not say stays empty."""
+    """What the publication does not say stays empty."""
     figures = [(table, figure) for table in publication.tables for figure in table.figures if figure.case]
-    found = [_result(publication, *each) for each in figures if each[1].machine == machine.name]
+    found = [_result(publication, machine, *each) for each in figures if each[1].machine == machine.name]
     first = {result.case.text: result for result in reversed(found)}
-    own_memory = machine.device == "cuda"  # the others share that of the machine
-    memory = machine.memory_gib * 2**30 if own_memory and machine.memory_gib else None
-    device = DeviceInfo(machine.device, machine.hardware, memory, cores=machine.cores or None)
+    own_gib, shared_gib = (machine.memory_gib, 0) if machine.device == "cuda" else (0, machine.memory_gib)
+    device = DeviceInfo(machine.device, machine.hardware, own_gib * 2**30 or None, cores=machine.cores or None)
     cpu, cores = (machine.hardware, machine.cores) if machine.device == "cpu" else ("", 0)
-    shared_gib = 0 if own_memory else machine.memory_gib
     described = Machine(cpu, cores, cores, shared_gib, os="", python="", devices=(device,))
     label, command = f"{publication.name}/{machine.name}", f"torchmark replicate {publication.name}"
     cases = tuple(dict.fromkeys(result.case.text for result in found))
@@ -212,25 +203,23 @@ def _run(publication: Publication, machine: PublishedMachine, repeats: bool) -> 
     return Run(header, tuple(result for result in found if repeats or result is first[result.case.text]))
 
 
-def _result(publication: Publication, table: PublishedTable, figure: Figure) -> Result:
-    case, value, estimate, notes = parse_case(figure.case or ""), figure.value, None, dict[str, Note]()
+def _result(publication: Publication, machine: PublishedMachine, table: PublishedTable, figure: Figure) -> Result:
+    case, value, estimate, cautions = parse_case(figure.case or ""), figure.value, None, dict[str, Remark]()
     total_s = value if figure.unit == "s" else None
     if value is not None:
-        notes, steps = publication.notes_on(table, figure), figure.steps
-        step_s = {"s": value / steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
+        for kind in (*figure.notes, *machine.notes, *table.notes):  # the most specific first
+            note = publication.notes[kind]
+            if not note.only or machine.device in note.only:
+                cautions[kind] = Remark(kind, note.cause, note.fix)
+        step_s = {"s": value / figure.steps, "it/s": 1 / value, "ms/it": value / 1000, "s/it": value}[figure.unit]
         # One block of all its steps is all that was timed: there is no interval, no first step and no spread.
-        known = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0))
-        estimate = replace(
-            known,
-            evidence=("a published figure: how sure it is was not said",),
-            sample_count=1,
-            block_size=steps,
-            duration_s=total_s or 0.0,
-            **dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s),
-        )
-    settings = {"machine": figure.machine, "table": table.title, "row": " / ".join(figure.labels)}
+        about: Any = dict.fromkeys(("median_s", "mean_s", "mean_low_s", "mean_high_s", "min_s"), step_s)
+        about |= {"sample_count": 1, "block_size": figure.steps, "duration_s": total_s or 0.0}
+        about["evidence"] = ("a published figure: how sure it is was not said",)
+        estimate = Estimate(step_s, step_s, step_s, "mean", "as-published", 0.0, 1.0, 0, Trend(0.0, 0.0), **about)
+    settings = {"machine": machine.name, "table": table.title, "row": " / ".join(figure.labels)}
     settings |= {"column": figure.column, "printed": figure.printed, "unit": figure.unit}
-    power = next((each.value for each in publication.of_kind("power") if each.machine == figure.machine), None)
+    power = next((each.value for each in publication.of_kind("power") if each.machine == machine.name), None)
     return Result(
         case=case,
         status="oom" if value is None else "ok",
@@ -242,5 +231,5 @@ def _result(publication: Publication, table: PublishedTable, figure: Figure) -> 
         job=JobEstimate(total_s, total_s, total_s, whole=True) if total_s is not None else None,
         metrics={} if power is None else {"peak_power_w": power},
         settings=settings | {"steps": figure.steps if figure.steps > 1 else None},
-        cautions=tuple(Remark(kind, note.cause, note.fix) for kind, note in notes.items()),
+        cautions=tuple(cautions.values()),
     )

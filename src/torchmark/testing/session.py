@@ -53,12 +53,9 @@ class Bench:
     def __call__(
         self, step: Callable[[], object], device: str = "cpu", *, name: str = "", budget_s: float = 0.0, **more: Any
     ) -> Result:
-        """Time the step, keep the result, and fail the test where the stored run was faster.
-
-        A test that times several steps gives each a `name`. The rest is as for `torchmark.time_step`.
-        """
-        case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" * bool(self._timed))
-        owner = self._recorder.owners.setdefault((case, device), self._node)  # the test that has this name
+        """As `torchmark.time_step`; fails the test where the stored run was faster. Several steps need names."""
+        case = self._case + (f".{_word(name)}" if name else f"-{len(self._timed) + 1}" if self._timed else "")
+        owner = self._recorder.owners.setdefault((case, device), self._node)
         if (case, device) in self._timed or owner != self._node:
             raise failure(f"{case} was timed already: give this step a name of its own")
         self._timed.add((case, device))
@@ -91,8 +88,6 @@ class Bench:
 
 @dataclass
 class Recorder:
-    """All results so far; `run` is what was kept of them at the end."""
-
     stored: Run | None  # to compare with
     label: str
     out: str | None
@@ -100,10 +95,10 @@ class Recorder:
     fail_if_slower: float
     allow_inconclusive: bool
     budget: float
-    results: list[Result] = field(default_factory=list)
-    run: Run | None = None
+    results: list[Result] = field(default_factory=list)  # so far
+    run: Run | None = None  # what was kept of them at the end
     _compared: list[str] = field(default_factory=list)
-    owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    owners: dict[tuple[str, str], str] = field(default_factory=dict)  # the test that has timed a case on a device
     _problem: str = ""
 
     def add(self, result: Result) -> str:
@@ -145,11 +140,10 @@ class Recorder:
             lines += [f"Against {self.against}:", *(f"  {line}" for line in self._compared), ""]
         if self._problem:
             lines.append(f"The run was not saved: {self._problem}. Choose another file with --torchmark-out")
-        else:
-            if self.stored is None:
-                lines.append(f"N{_NO_BASELINE[1:]}: pytest --torchmark-against {name}")
-            lines.append(f"Saved as {self.run.header.id}: torchmark show {name}")
-        return printable("\n".join(lines))
+            return printable("\n".join(lines))
+        if self.stored is None:
+            lines.append(f"{_NO_BASELINE.capitalize()}: pytest --torchmark-against {name}")
+        return printable("\n".join([*lines, f"Saved as {self.run.header.id}: torchmark show {name}"]))
 
     def encode(self) -> str:
         return msgspec.json.encode((self.results, self._compared)).decode()
@@ -161,7 +155,7 @@ class Recorder:
 
     @cached_property
     def _spread(self) -> float | None:
-        """How far fresh processes differ here, which one process cannot know; a stored run of this machine may."""
+        """How far fresh processes differ here, measured unless the stored run of this machine knows it."""
         stored = self.stored
         assert stored
         if stored.process_spread is not None and replace(stored.header.machine, devices=()) == describe_machine():
@@ -169,14 +163,13 @@ class Recorder:
         return measure_spread()
 
     def _header(self, results: list[Result]) -> RunHeader:
-        devices = dict.fromkeys(each.case.device for each in results)
+        devices, cases = dict.fromkeys(each.case.device for each in results), [each.case.text for each in results]
         machine = describe_machine(open_device(name).info() for name in devices)
-        cases = dict.fromkeys(each.case.text for each in results)
-        return store.new_header("pytest", machine, cases, label=self.label, rigor="quick")
+        return store.new_header("pytest", machine, dict.fromkeys(cases), label=self.label, rigor="quick")
 
 
 def load_baseline(against: str | None, label: str) -> Run | None:
-    """The run to compare with; None without one, or where `last` or the session's own label has no run yet."""
+    """The run to compare with; None if `last` or the session's own label has no run yet."""
     if against is None:
         return None
     try:

@@ -25,8 +25,7 @@ def broken() -> dict[str, str]:
 
 
 def find_workload(name: str) -> Workload:
-    """The workload of that name, or of a file: `my_model.py`, `folder/my_model.py:build`, `config.json`. A file is
-    found by its name alone once it was given by its path."""
+    """By name, or file: `my_model.py`, `folder/my_model.py:build`, `config.json`; later by the file's name alone."""
     if named := split_name(name):
         from torchmark.workloads.own.models import load_own
 
@@ -46,7 +45,7 @@ def brought_by(name: str) -> str | None:
 
 
 def forget() -> None:
-    """Read the files again the next time, because one was added, changed or removed."""
+    """Read the files again the next time."""
     from torchmark.workloads.own.models import load_own
 
     for known in (_shipped, _load_all, load_own):

@@ -21,7 +21,6 @@ class AllReduce(Workload):
     """The sum of all arrays replaces each. They are zeros, so that they can be added up any number of times."""
 
     name = "all-reduce"
-    params = Params
     tiny = Params(size_bytes=1024)
     distributed = True
     default_workers = 2

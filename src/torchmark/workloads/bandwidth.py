@@ -27,7 +27,6 @@ class Bandwidth(Workload):
     more in `copy` and `triad`, but not in `update`, which therefore comes closest to the memory's speed."""
 
     name = "bandwidth"
-    params = Params
     tiny = Params(size_bytes=4096)
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -53,7 +52,7 @@ class Bandwidth(Workload):
         (rows, compute), arrays = kinds[params.kind], []
         if params.kind != "copy":  # already one call of the device's copy
             compute = setting.compiled(compute)
-        for row in rows:  # written in place, as drawing or concatenating gigabytes takes longer than measuring
+        for row in rows:  # written in place, as drawing gigabytes takes longer than measuring
             array = torch.empty(-(-count // _ROW), _ROW, dtype=setting.torch_dtype, device=setting.device)
             arrays.append(array.copy_(setting.place(row)).view(-1)[:count])
 

@@ -19,13 +19,12 @@ class Params(Struct, frozen=True):
 
 
 class BertClassify(ModelWorkload):
-    """One row of random ids and one random label, repeated; nothing is masked; random weights. Both modes copy the
-    inputs to the device in every step, as the publication did, for any transfer; `per-step` also copies the output to
-    the host. `infer` computes the loss too. `train` uses dropout and takes a step of Adam."""
+    """One row of random ids with a random label, repeated and unmasked; random weights. Every step copies the inputs to
+    the device, as the publication did; `--transfer per-step` also copies the output to the host. `infer` computes the
+    loss too. `train` uses dropout and takes a step of Adam."""
 
     name = "bert-classify"
     modes = ("train", "infer")
-    params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
     options = (ATTENTION, CaseOption("gradients", ("no-grad", "inference-mode")))
     usual_gradients = "no-grad"
@@ -54,8 +53,7 @@ class BertClassify(ModelWorkload):
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": label.repeat(params.batch)}
 
         def few(inputs: Any, _: None) -> tuple[Any, None]:
-            """A few short rows with the label that is not learned: the loss of the other one is soon nearly zero, a
-            difference that short formats cannot represent."""
+            """Short rows with the label that is not learned: the other's loss is soon too small for short formats."""
             return {name: each[_CHECKED] if each.ndim > 1 else 1 - each[:2] for name, each in inputs.items()}, None
 
         def look(run: Any, inputs: Any) -> tuple[Any, Any]:  # all rows are alike: the loss of two is that of all

@@ -23,7 +23,6 @@ class BertEncode(ModelWorkload):
 
     name = "bert-encode"
     modes = ("infer",)
-    params = Params
     tiny = Params(size="tiny", batch=2, sequence=8)
     options = (ATTENTION, GRADIENTS)
     imports = ("transformers.models.bert.modeling_bert",)
@@ -45,9 +44,6 @@ class BertEncode(ModelWorkload):
 
         config = encoder_config(params.size, setting)
         module = BertModel(BertConfig(vocab_size=_VOCABULARY, max_position_embeddings=POSITIONS, **config))
-        return Model(
-            module=module,
-            inputs={"input_ids": torch.full((params.batch, params.sequence), ID)},
-            result=lambda answer: answer.last_hidden_state,
-            notes={"attention": module.config._attn_implementation},
-        )
+        inputs = {"input_ids": torch.full((params.batch, params.sequence), ID)}
+        notes = {"attention": module.config._attn_implementation}
+        return Model(module, inputs, result=lambda answer: answer.last_hidden_state, notes=notes)

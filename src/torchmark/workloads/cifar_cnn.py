@@ -16,21 +16,16 @@ class Params(Struct, frozen=True):
 class CifarCnn(ImageTraining):
     """Two convolutions with pooling and three dense layers; cross entropy, SGD with rate 0.001 and momentum 0.9. Two
     epochs, then one test pass in batches of the same size. The loss is copied to the host in every step, which waits
-    for the device there, as in the published script. Without --data the images are synthetic: same shape, size and
-    number of classes, and as much to learn."""
+    for the device there, as in the published script. Without --data the images are synthetic, with as much to learn."""
 
     name = "cifar-cnn"
-    params = Params
     tiny = Params(batch=2, images=10, loader_workers=0)
-    recipe = Recipe(
-        rate=0.001, momentum=0.9, epochs=2, tests=1, dataset="cifar10", normal=(0.5, 0.5), test_batch=0, reads_loss=True
-    )
+    recipe = Recipe(rate=0.001, momentum=0.9, epochs=2, tests=1, dataset="cifar10", test_batch=0, reads_loss=True)
     products = (28 * 28 * 6 * 75, 10 * 10 * 16 * 150, 400 * 120, 120 * 84, 84 * 10)
     parameters = 62_006
-    pixels = 3 * 32 * 32
 
-    def layers(self, nn: Any) -> list[Any]:
-        first = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        second = [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
-        dense = [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
-        return first + second + dense
+    def network(self, nn: Any) -> Any:
+        first = nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)
+        second = nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)
+        dense = nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)
+        return nn.Sequential(*first, *second, *dense)

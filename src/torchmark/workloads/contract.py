@@ -41,7 +41,7 @@ class NoParams(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True):
-    """Everything except its parameters that a workload must follow: device, dtype, compile, transfer, seed, rank."""
+    """All that a workload must follow except its parameters."""
 
     mode: str
     device: str = "cpu"
@@ -65,7 +65,7 @@ class Setting(Struct, frozen=True):
         return int(self.dtype[-2:]) // 8
 
     def of_all_ranks(self, one: Work) -> Work:
-        """The work of a step on all ranks together, given that of one."""
+        """The work of all ranks, given that of one."""
         count = self.world_size
         return Work(one.items * count, one.unit, one.flops and one.flops * count, one.bytes and one.bytes * count)
 
@@ -79,13 +79,13 @@ class Setting(Struct, frozen=True):
             yield
 
     def generator(self) -> torch.Generator:
-        """Of seeded random numbers on the host: every device gets the same."""
+        """For random numbers on the host: every device gets the same."""
         import torch
 
         return torch.Generator().manual_seed(self.seed)
 
     def place(self, host: torch.Tensor, device: str = "") -> torch.Tensor:
-        """The tensor on the device in this setting's layout, and in its dtype if it is a floating-point tensor."""
+        """The tensor on the device in this setting's layout and, if it has floating-point numbers, its dtype."""
         import torch
 
         placed = host.to(device or self.device, self.torch_dtype if host.is_floating_point() else host.dtype)
@@ -93,13 +93,12 @@ class Setting(Struct, frozen=True):
         return placed.contiguous(memory_format=torch.channels_last) if is_image else placed
 
     def place_model(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The same model with every weight and buffer placed on the device."""
-        # As `Module.to` does: it knows where a weight can be moved and where it must be replaced.
-        model._apply(self.place)  # type: ignore[no-untyped-call]
-        return model
+        """The same model on the device."""
+        # As `Module.to` does, which knows where a weight must be replaced.
+        return model._apply(self.place)  # type: ignore[no-untyped-call,no-any-return]
 
     def feed(self, host: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Returns a step's input: from the device's memory, or copied from the host every time."""
+        """Gives a step's input: from the device's memory, or copied from the host every time."""
         if self.transfer == "resident":
             resident = self.place(host)
             return lambda: resident
@@ -116,20 +115,19 @@ class Setting(Struct, frozen=True):
         return output if self.transfer == "resident" else output.to("cpu")
 
     def without_gradients(self, usual: str = "inference-mode") -> AbstractContextManager[Any]:
-        """Record nothing for a backward pass: inference mode or no_grad."""
+        """Inference mode or no_grad."""
         import torch
 
         return torch.no_grad() if self.options.get("gradients", usual) == "no-grad" else torch.inference_mode()
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled by `torch.compile` if the setting says so."""
         import torch
 
         mode = None if self.compile == "on" else self.compile
         return function if self.compile == "off" else torch.compile(function, mode=mode)
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model, exchanging gradients with other ranks if there are any. Call it before making the optimizer."""
+        """The model, exchanging gradients with other ranks, if any. Call it before making the optimizer."""
         if self.world_size == 1:
             return model
         from torch.nn.parallel import DistributedDataParallel
@@ -146,21 +144,18 @@ class Setting(Struct, frozen=True):
         return run_alone if self.world_size > 1 else None
 
 
-class Stage(Struct, frozen=True):
-    """A part of a job."""
-
+class Stage(Struct, frozen=True):  # a part of a job
     name: str
-    steps: int  # in the whole job; 0: part of another stage's steps, timed only to know its share
+    steps: int  # in the whole job; 0: part of another stage's steps, timed to know its share
     run: Callable[[], object]
 
 
 class Step(Struct, frozen=True):
     """One unit of timed work. `run` never synchronises, times, prints or reads the clock.
 
-    `outputs` computes on the device, with the very function and weights that are timed; `reference` computes the same
-    another way: float64 on the CPU. Both return equally many tensors of the same shapes, at any time and any number of
-    times, without changing what is timed. Recreate the inputs of `reference` from the seed, to hold no memory for the
-    check. Compute it inside `reference.exactly()`: the check then accepts no larger error than rounding explains."""
+    `outputs` computes on the device, with the function and weights that are timed, `reference` in float64 on the CPU.
+    Both return tensors of the same shapes, any number of times, without changing what is timed. Make the reference's
+    inputs again from the seed; inside `reference.exactly()` the check learns how large an error rounding explains."""
 
     run: Callable[[], object]
     work: Work
@@ -176,12 +171,12 @@ class Step(Struct, frozen=True):
 
 
 class Workload(ABC):
-    """A kind of work. Raise `version` whenever the work itself changes, so that results never mix."""
+    """A kind of work. Raise `version` whenever the work changes, so that results never mix."""
 
     name: ClassVar[str]
     modes: ClassVar[tuple[str, ...]] = ("infer",)
-    params: ClassVar[type[Struct]]
-    tiny: ClassVar[Struct]
+    tiny: ClassVar[Struct]  # parameters for tests
+    params: ClassVar[type[Struct]]  # the type of `tiny`
     version: ClassVar[int] = 1
     needs_torch: ClassVar[bool] = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "bfloat16", "float16")
@@ -189,6 +184,10 @@ class Workload(ABC):
     default_workers: ClassVar[int] = 1
     options: ClassVar[tuple[CaseOption, ...]] = ()
     imports: ClassVar[tuple[str, ...]] = ()  # slow modules besides torch, which workers share
+
+    def __init_subclass__(cls) -> None:
+        if "tiny" in vars(cls) and "params" not in vars(cls):
+            cls.params = type(cls.tiny)
 
     @classmethod
     def summary(cls) -> str:
@@ -215,8 +214,7 @@ class Workload(ABC):
 def size_stages(
     params: Any, setting: Setting, factor: int, smallest: int, step: Callable[[int], Callable[[], object]]
 ) -> tuple[Stage, ...]:
-    """If all sizes are asked for, the same step on fewer numbers: each a `factor`-th of the last, in multiples of the
-    smallest."""
+    """With `sizes=all`, the same step for smaller sizes: each a `factor`-th of the last, a multiple of the smallest."""
     stages, size = list[Stage](), params.size_bytes
     while params.sizes == "all" and size > smallest:
         size = max(size // factor // smallest, 1) * smallest

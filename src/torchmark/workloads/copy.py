@@ -21,11 +21,9 @@ class Params(Struct, frozen=True):
 
 
 class Copy(Workload):
-    """One copy between two buffers made before, so that nothing else is timed. The transfer setting changes nothing. A
-    CPU works in the host's own memory: there is no link to measure."""
+    """One copy between two buffers made before, for any transfer setting. A CPU is refused: it has no such link."""
 
     name = "copy"
-    params = Params
     tiny = Params(size_bytes=1024)
 
     def work(self, params: Params, setting: Setting) -> Work:

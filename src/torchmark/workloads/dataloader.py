@@ -5,11 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from torchmark.records import Work
-from torchmark.workloads.contract import Setting, Step, Tensors, Workload
-from torchmark.workloads.image_training import Batches, Normalized
-
-_SETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}  # pixels, their mean and deviation
-_MADE_AS = 4  # bytes of a number as the loader makes it, before any conversion
+from torchmark.workloads.contract import Setting, Step, Workload
+from torchmark.workloads.image_training import DATASETS, Batches, Normalized
 
 
 class Params(Struct, frozen=True):
@@ -24,36 +21,32 @@ class Dataloader(Workload):
     processes work ahead, so that consecutive steps show how many images per second all of them can make."""
 
     name = "dataloader"
-    params = Params
     dtypes = ("float32", "bfloat16", "float16")  # images are made in float32
     tiny = Params(batch=2, images=12, loader_workers=0)
 
     def work(self, params: Params, setting: Setting) -> Work:
-        """Each pixel is scaled and shifted, read as a byte and written as a number."""
-        pixels = params.batch * _SETS[params.dataset][0]
-        return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + _MADE_AS) * pixels)
+        """Each pixel is scaled and shifted, read as a byte and written as a number of four."""
+        pixels = params.batch * DATASETS[params.dataset][0]
+        return Work(items=params.batch, unit="image", flops=2 * pixels, bytes=(1 + 4) * pixels)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
         import torch
 
         from torchmark.workloads.images import load_images
 
-        images, (_, mean, deviation) = load_images(params.dataset, setting.data, params.images), _SETS[params.dataset]
-        data = Normalized(images.train_images, images.train_labels, mean, deviation)
+        images = load_images(params.dataset, setting.data, params.images)
+        data, (_, mean, deviation) = Normalized(images), DATASETS[params.dataset]
         feed = Batches(data, params.batch, setting, params.loader_workers)
         order = torch.randperm(params.images, generator=setting.generator())
-        few = [int(index) for index in order[: min(2, params.batch)]]
-
-        def reference() -> Tensors:
-            return (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),)
+        few = [*map(int, order[: min(2, params.batch)])]
 
         return Step(
             lambda: setting.drain(setting.place(feed.take()[0])),
             self.work(params, setting),
             outputs=lambda: (setting.place(Batches(data, params.batch, setting, order=few).take()[0]),),
-            reference=reference,
+            reference=lambda: (torch.from_numpy((images.train_images[few].double().numpy() / 255 - mean) / deviation),),
             job_steps=feed.per_epoch,
             epochs=1,
-            metrics=lambda: {"data_is_real": float(images.is_real), "loader_share": 1.0},
+            metrics=lambda: {"data_is_real": float(images.source == "files"), "loader_share": 1.0},
             notes={"data": images.source},
         )

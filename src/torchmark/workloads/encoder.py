@@ -1,4 +1,4 @@
-"""Encoders shaped like BERT, with sizes, products and memory known without torch; classifiers of images."""
+"""Encoders shaped like BERT, whose work and memory are known without torch; classifiers of images."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ LABELS = 1000  # of an image
 
 
 class Shape(Struct, frozen=True):
-    """A stack of equal layers, each of attention and two dense layers; fields are named as in transformers."""
+    """Equal layers of attention and two dense layers; fields are named as in transformers."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -40,8 +40,7 @@ class Shape(Struct, frozen=True):
         return self.num_hidden_layers * (states + 3 * scores) if training else states / 2 + scores
 
     def bert_parameters(self, vocabulary: int, head: int) -> int:
-        """Embeddings of words, positions and two kinds of sentences, their norm, the layers, and dense layers with
-        `head` outputs after them."""
+        """With embeddings of words, positions and two kinds of sentences, their norm, and `head` outputs."""
         return (vocabulary + POSITIONS + 2 + 2) * self.hidden_size + self.parameters + (self.hidden_size + 1) * head
 
 
@@ -63,10 +62,10 @@ def image_classifier(architecture: str, params: Any, setting: Setting, **config:
     generator, size = setting.generator(), (params.batch, 3, params.image, params.image)
     labels = {"labels": torch.randint(0, LABELS, (params.batch,), generator=generator)}
     images = {"pixel_values": torch.rand(size, generator=generator)}
-    make_config = getattr(transformers, f"{architecture}Config")
+    config |= {"num_labels": LABELS, "problem_type": "single_label_classification"}
     make_model = getattr(transformers, f"{architecture}ForImageClassification")
     return Model(
-        module=make_model(make_config(num_labels=LABELS, problem_type="single_label_classification", **config)),
+        module=make_model(make_model.config_class(**config)),
         inputs=images | (labels if setting.mode == "train" else {}),
         result=lambda answer: answer.logits,
         first_loss=guessing(LABELS),

@@ -14,10 +14,12 @@ from torchmark.workloads.contract import Setting, Stage
 from torchmark.workloads.model import Cost, Model, ModelWorkload, OptimizerSpec
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from torchmark.workloads.images import Images
 
+# Of each data set: numbers in an image, and their mean and deviation.
+DATASETS = {"mnist": (28 * 28, 0.1307, 0.3081), "cifar10": (3 * 32 * 32, 0.5, 0.5)}
 _PASS = 1000  # images classified at once to find the accuracy
 
 
@@ -33,9 +35,8 @@ class Recipe(Struct, frozen=True):
     rate: float
     momentum: float
     epochs: int
-    tests: int  # passes over the test set in the whole job; 0: the network does not learn to classify
+    tests: int  # passes over the test set; 0: it does not learn to classify
     dataset: str = "mnist"
-    normal: tuple[float, float] = (0.1307, 0.3081)  # mean and deviation of pixels
     test_batch: int = 1000  # 0: that of the training
     reads_loss: bool = False  # in every step, on the host
 
@@ -44,21 +45,14 @@ class ImageTraining(ModelWorkload):
     """A workload that trains a network on images: its file gives the layers and the recipe."""
 
     modes = ("train",)
-    params: ClassVar[type[Struct]] = MnistParams
     tiny: ClassVar[Struct] = MnistParams(batch=2, images=12)
     recipe: ClassVar[Recipe]
     products: ClassVar[tuple[int, ...]]  # of one image in each layer: outputs × weights behind each
     parameters: ClassVar[int]
-    pixels: ClassVar[int] = 28 * 28  # numbers in an image
 
     @abstractmethod
-    def layers(self, nn: Any) -> list[torch.nn.Module]:
+    def network(self, nn: Any) -> Any:
         """With random weights, from `torch.nn`."""
-
-    def network(self) -> torch.nn.Module:
-        from torch import nn
-
-        return nn.Sequential(*self.layers(nn))
 
     def images(self, params: Any, setting: Setting) -> Images:
         from torchmark.workloads.images import load_images
@@ -66,22 +60,21 @@ class ImageTraining(ModelWorkload):
         return load_images(self.recipe.dataset, setting.data, params.images)
 
     @staticmethod
-    def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(scores: Tensor, labels: Tensor) -> Tensor:
         import torch
 
         return torch.nn.functional.cross_entropy(scores, labels)
 
     def cost(self, params: Any, training: bool) -> Cost:
         """Weights and their momentum are read and written."""
-        batch, numbers = params.batch, 4 * self.parameters + params.batch * self.pixels
+        batch, numbers = params.batch, 4 * self.parameters + params.batch * DATASETS[self.recipe.dataset][0]
         return Cost(batch, "image", batch * sum(self.products), numbers, batch * self.products[0], integers=batch)
 
     def build(self, params: Any, setting: Setting) -> Model:
         import torch
 
-        recipe, images, network = self.recipe, self.images(params, setting), self.network()
-        train = Normalized(images.train_images, images.train_labels, *recipe.normal)
-        test = Normalized(images.test_images, images.test_labels, *recipe.normal)
+        recipe, images, network = self.recipe, self.images(params, setting), self.network(torch.nn)
+        train, test = Normalized(images), Normalized(images, train=False)
         batches = Batches(train, params.batch, setting, params.loader_workers)
         inputs, targets = train[:2]
 
@@ -92,7 +85,7 @@ class ImageTraining(ModelWorkload):
             size = recipe.test_batch or params.batch
             tests = Batches(test, size, setting, params.loader_workers, order=range(len(test)))
 
-            def run_test() -> torch.Tensor:
+            def run_test() -> Tensor:
                 pixels, labels = map(setting.place, tests.take())
                 with torch.no_grad():
                     scores = forward(pixels)
@@ -102,14 +95,13 @@ class ImageTraining(ModelWorkload):
             return Stage("test batch", recipe.tests * tests.per_epoch, run_test), load
 
         def metrics() -> dict[str, float]:
-            found, right = {}, 0
+            found = {"data_is_real": float(images.source == "files"), "parameters": float(self.parameters)}
             if recipe.tests:
+                parts = (test[start : start + _PASS] for start in range(0, len(test), _PASS))
                 with torch.no_grad():
-                    for start in range(0, len(test), _PASS):
-                        pixels, labels = test[start : start + _PASS]
-                        right += int((network(setting.place(pixels)).argmax(1).cpu() == labels).sum())
-                found["accuracy"] = right / len(test)
-            return found | {"data_is_real": float(images.is_real), "parameters": float(self.parameters)}
+                    right = [network(setting.place(pixels)).argmax(1).cpu() == labels for pixels, labels in parts]
+                found["accuracy"] = float(torch.cat(right).double().mean())
+            return found
 
         return Model(
             network,
@@ -129,38 +121,37 @@ class ImageTraining(ModelWorkload):
 
 
 class Normalized:
-    """A data set for torch's loader: converts one image at a time, as in published training scripts."""
+    """For torch's loader: converts one image at a time, as published training scripts do."""
 
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor, mean: float, deviation: float) -> None:
-        self._images, self._labels = images, labels
+    def __init__(self, data: Images, train: bool = True) -> None:
+        self._images = data.train_images if train else data.test_images
+        self._labels = data.train_labels if train else data.test_labels
+        _, mean, deviation = DATASETS[data.dataset]
         self._scale, self._offset = 1 / (255 * deviation), mean / deviation
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int | slice) -> tuple[Tensor, Tensor]:
         return self._images[index] * self._scale - self._offset, self._labels[index]
 
 
 class Batches:
-    """Endless batches, epoch after epoch: shuffled, with a part for each rank, or in a given order. Loading processes
-    end with this object."""
+    """Endless batches: shuffled in every epoch, with a part for each rank, or in a given order."""
 
-    def __init__(
-        self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, data: Any, batch: int, setting: Setting, workers: int = 0, order: Sequence[int] = ()) -> None:
         from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-        # With a generator of its own: the number of processes changes how often the loader draws from its one.
-        self._sampler: Any = RandomSampler(data, generator=setting.generator()) if order is None else order
-        if order is None and setting.world_size > 1:
+        # Not the loader's generator: how often that is drawn from depends on the number of processes.
+        self._sampler: Any = order or RandomSampler(data, generator=setting.generator())
+        if not order and setting.world_size > 1:
             self._sampler = DistributedSampler(data, setting.world_size, setting.rank, seed=setting.seed)
         processes: Any = {"num_workers": workers, "persistent_workers": workers > 0, "worker_init_fn": _end_with_parent}
         self._loader: Any = DataLoader(data, batch, sampler=self._sampler, generator=setting.generator(), **processes)
         self.per_epoch, self._epoch = len(self._loader), -1
-        self._left: Iterator[list[torch.Tensor]] = iter(())
+        self._left: Iterator[list[Tensor]] = iter(())
 
-    def take(self) -> list[torch.Tensor]:
+    def take(self) -> list[Tensor]:
         if (batch := next(self._left, None)) is None:
             self._epoch += 1
             if hasattr(self._sampler, "set_epoch"):
@@ -171,7 +162,7 @@ class Batches:
 
 
 def _end_with_parent(_: int) -> None:
-    """On Linux, end a loading process with its parent by a signal: torch's own watch takes seconds."""
+    """On Linux, end a loading process by a signal with its parent: torch's own watch takes seconds."""
     if sys.platform == "linux":
         import ctypes
 

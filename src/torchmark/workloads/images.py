@@ -16,7 +16,7 @@ from msgspec import Struct
 from torchmark.errors import CaseError
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 CLASSES = 10
 
@@ -35,20 +35,16 @@ _POOL = 1 << 20
 class Images(Struct, frozen=True):
     """A data set in memory: bytes of [image, channel, row, column], and labels from 0 to 9."""
 
+    dataset: str  # mnist or cifar10
     source: str  # files or stand-in
-    train_images: torch.Tensor
-    train_labels: torch.Tensor
-    test_images: torch.Tensor
-    test_labels: torch.Tensor
-
-    @property
-    def is_real(self) -> bool:
-        return self.source == "files"
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
 
 
 def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> Images:
-    """The first `count` training images, and the same share of the test images. `mnist` is 28 × 28 in grey, `cifar10`
-    32 × 32 in colour. `data` is the folder with the real files, which must then be complete."""
+    """The first `count` training images, and the same share of the test images; `data`: the folder with real files."""
     import torch
 
     read, look, each = (_read_mnist, _MNIST, 6) if dataset == "mnist" else (_read_cifar10, _CIFAR10, 5)
@@ -56,7 +52,7 @@ def load_images(dataset: str, data: str | None = None, count: int = 50_000) -> I
     for train, amount in ((True, count), (False, max(1, count // each))):
         images, labels = _make(look, amount, train) if data is None else read(data, train)
         arrays += (images[:amount], labels[:amount].astype(numpy.int64))
-    return Images("stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
+    return Images(dataset, "stand-in" if data is None else "files", *map(torch.from_numpy, arrays))
 
 
 # The files: IDX (MNIST) and binary (CIFAR-10), plain or gzip. Nothing in them is trusted.
@@ -79,7 +75,7 @@ def _read_cifar10(folder: str, train: bool) -> Split:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
-    """The bytes of an IDX file, which must hold an array of this shape."""
+    """An IDX file, which must hold bytes of this shape."""
     header = 4 + 4 * len(shape)
     content = _read(path, header + prod(shape))
     _check_length(path, content[:header], header)
@@ -94,7 +90,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
 
 
 def read_cifar10_records(path: Path, count: int) -> Split:
-    """The images and labels of a binary file of CIFAR-10, which must hold this many."""
+    """A binary file of CIFAR-10, which must hold this many images."""
     record = 1 + prod(_CIFAR10_SHAPE)
     content = _read(path, count * record)
     _check_length(path, content, count * record)
@@ -104,7 +100,6 @@ def read_cifar10_records(path: Path, count: int) -> Split:
 
 
 def _find(folder: str, files: str, *names: str) -> Path:
-    """The first of these files that exists, packed or not."""
     fix = f"Put the {files} there, or leave --data out"
     if not Path(folder).is_dir():
         raise CaseError("what --data names is no folder", fix)
@@ -115,9 +110,9 @@ def _find(folder: str, files: str, *names: str) -> Path:
 
 
 def _read(path: Path, expected: int) -> bytes:
-    """The file's content, unpacked, but at most a byte more than expected."""
+    """The content, unpacked, at most a byte more than expected."""
     if expected > _MOST_BYTES:
-        raise _wrong(path, f"would have to hold {expected} bytes, which is more than any file of these sets")
+        raise _wrong(path, f"would have to hold {expected} bytes, more than any file of these sets")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return file.read(expected + 1)
@@ -142,7 +137,7 @@ def _checked_labels(labels: numpy.ndarray, path: Path) -> numpy.ndarray:
 
 
 def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
-    """Names the file but not its folder: the message gets into run files."""
+    # Without the file's folder, as the message gets into run files.
     return CaseError(f"{path.name} {cause}", "Fetch it again, or leave --data out to use the stand-in", detail)
 
 
@@ -150,12 +145,12 @@ def _wrong(path: Path, cause: str, detail: str = "") -> CaseError:
 
 
 class _Look(Struct, frozen=True):
-    """How to make images, by default of MNIST: a shape of their class, bent and moved, under another one and noise."""
+    """How to make images, by default of MNIST: a shape of their class, bent and moved, under another and noise."""
 
     size: int = 28
     channels: int = 1
     cells: int = 7  # on each side of the coarse grid of a shape
-    shapes: int = 2  # of each class, with nothing in common, so that the mean of a class says little about it
+    shapes: int = 2  # of each class, with nothing in common: the mean of a class says little about it
     styles: int = 6  # ways to bend a shape
     bend: int = 55  # how far a style departs from the shape, of 127
     shift: int = 2  # pixels that a shape may be moved by, in each direction
@@ -177,7 +172,7 @@ _CIFAR10 = _Look(
 @lru_cache(maxsize=4)
 def _make(look: _Look, count: int, train: bool) -> Split:
     shapes, random = _shapes(look), numpy.random.RandomState(look.seed)
-    # Noise to take pieces from, with the brightness of an empty image in it: [where it begins, pixel].
+    # Noise to take pieces from, with the brightness of an empty image: [where it begins, pixel].
     noise = look.level + _chance(random, -look.noise, look.noise + 1, _POOL).astype(numpy.int16)
     pool = numpy.lib.stride_tricks.sliding_window_view(noise, look.channels * look.size**2)
     images = numpy.empty((count, look.channels, look.size, look.size), numpy.uint8)
@@ -211,7 +206,7 @@ def _shapes(look: _Look) -> Bytes:
     own = _chance(random, -_ONE, _ONE + 1, (CLASSES, look.shapes, 1, *grid))
     bent = own + _chance(random, -look.bend, look.bend + 1, (CLASSES, look.shapes, look.styles, *grid))
     styles = numpy.clip(bent, -_ONE, _ONE).reshape(CLASSES, -1, *grid)
-    # Interpolate the coarse grid to all pixels in whole numbers, which come out the same everywhere.
+    # Interpolate the coarse grid in whole numbers, which come out the same everywhere.
     size, fine = look.size + 2 * look.shift, 16
     place = numpy.arange(size) * look.cells * fine // size
     weights = numpy.zeros((size, look.cells + 1), numpy.int64)
@@ -224,5 +219,5 @@ def _shapes(look: _Look) -> Bytes:
 
 
 def _chance(random: numpy.random.RandomState, low: int, end: int, shape: int | tuple[int, ...]) -> Bytes:
-    """Of this old generator numpy promises only whole numbers for ever; their width is not left to the platform."""
+    """Of this generator numpy promises only whole numbers for ever; their width depends on the platform by default."""
     return random.randint(low, end, shape, dtype=numpy.int64)

@@ -5,11 +5,9 @@ from torchmark.workloads.contract import NoParams, Setting, Step, Workload
 
 
 class Launch(Workload):
-    """Resident, the result stays on the device: the cost of issuing. Per step, it is copied to the host and the next
-    step waits for it: the whole round trip."""
+    """Resident: the cost of issuing. Per step: the round trip, as each step waits for its result to reach the host."""
 
     name = "launch"
-    params = NoParams
     tiny = NoParams()
 
     def work(self, params: NoParams, setting: Setting) -> Work:

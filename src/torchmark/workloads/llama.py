@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from torchmark.workloads.contract import Setting
-from torchmark.workloads.model import ModelWorkload
+from torchmark.workloads.model import Model, ModelWorkload
 
 Size = Literal["tiny", "5m", "30m", "125m", "350m", "1b"]
 
@@ -36,8 +36,7 @@ class Shape(Struct, frozen=True):
         return self.products + (2 * self.vocab_size + 2 * self.num_hidden_layers + 1) * self.hidden_size
 
     def step_products(self, rows: int, tokens: int, before: int) -> int:
-        """Multiplications for that many new tokens in each row after `before` others. Each attends to itself and those
-        before it, and only the last one is turned into the next token."""
+        """Multiplications for new tokens after `before` others. Only the last one is turned into the next token."""
         pairs = tokens * before + tokens * (tokens + 1) // 2
         attention = 2 * self.num_hidden_layers * self.hidden_size * pairs
         return rows * (tokens * self.products + attention + self.hidden_size * self.vocab_size)
@@ -73,7 +72,15 @@ def make(shape: Shape) -> Any:
     return LlamaForCausalLM(LlamaConfig(**asdict(shape), **fixed, rope_parameters=rope))
 
 
-def token_ids(shape: Shape, setting: Setting, rows: int, tokens: int) -> Any:
+def language_model(size: Size, setting: Setting, rows: int, tokens: int) -> Model:
+    """With random token ids; a step returns the next token of each row."""
     import torch
 
-    return torch.randint(shape.vocab_size, (rows, tokens), generator=setting.generator())
+    shape = SHAPES[size]
+    return Model(
+        module=make(shape),
+        inputs=torch.randint(shape.vocab_size, (rows, tokens), generator=setting.generator()),
+        result=lambda answer: answer.logits[:, -1].argmax(-1),
+        notes={"attention": "sdpa"},
+        metrics=lambda: {"parameters": float(shape.parameters)},
+    )

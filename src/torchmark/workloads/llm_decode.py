@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting
@@ -16,46 +17,38 @@ class Params(Struct, frozen=True):
 
 
 class LlmDecode(llama.LlamaWorkload):
-    """One step gives every text one more token, from the keys and values kept of those before it. Every step follows
-    the same `context` tokens: what it adds is dropped when the next one begins, so that its time does not depend on the
-    number of steps. Weights, keys and values are random numbers of the usual size."""
+    """One step gives every text one more token, from the keys and values kept of those before it. What it adds is
+    dropped, so that every step follows the same `context` tokens. Weights, keys and values are random."""
 
     name = "llm-decode"
-    params = Params
     tiny = Params(size="tiny", batch=2, context=12)
 
     def cost(self, params: Params, training: bool) -> Cost:
-        """Keys and values are read of earlier tokens, written of the new one, and in memory twice while they grow."""
+        """Keys and values of earlier tokens are read, the new one's written; while they grow, both are in memory."""
         shape, rows = llama.SHAPES[params.size], params.batch
         kept = rows * (params.context + 1) * shape.cached
         products, numbers = shape.step_products(rows, 1, params.context), shape.weights_read(rows) + kept
         return Cost(rows, "token", products, numbers, memory=shape.parameters + 2 * kept + rows * shape.vocab_size)
 
     def build(self, params: Params, setting: Setting) -> Model:
-        shape = llama.SHAPES[params.size]
         cache = _make_cache([map(setting.place, each) for each in _kept(params, setting)])
         first = [(layer, layer.keys, layer.values) for layer in cache.layers]
 
         def call(model: Any, given: Any) -> Any:
             if isinstance(given, dict):
                 return model(input_ids=given["ids"], past_key_values=_make_cache(given["kept"]), use_cache=True)
-            # Reset it, in some microseconds: it grows into new tensors and leaves the old ones alone.
+            # Reset in some microseconds: it grows into new tensors and leaves the old ones alone.
             for layer, keys, values in first:
                 layer.keys, layer.values = keys, values
             return model(input_ids=given, past_key_values=cache, use_cache=True)
 
-        def few(ids: Any, _: None) -> tuple[Any, None]:
-            return {"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None
-
-        return Model(
-            module=llama.make(shape),
-            inputs=llama.token_ids(shape, setting, params.batch, 1),
+        model = llama.language_model(params.size, setting, params.batch, 1)
+        return replace(
+            model,
             call=call,
-            result=lambda answer: answer.logits[:, -1].argmax(-1),
-            few=few,
+            few=lambda ids, _: ({"ids": ids[:2], "kept": [(k[:2], v[:2]) for k, v in _kept(params, setting)]}, None),
             look=lambda run, given: (run(given).logits[:2, -1],),
-            notes={"attention": "sdpa"},
-            metrics=lambda: {"parameters": float(shape.parameters), "cached_tokens": float(cache.get_seq_length())},
+            metrics=lambda: model.metrics() | {"cached_tokens": float(cache.get_seq_length())},
         )
 
 

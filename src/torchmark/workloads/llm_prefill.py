@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from torchmark.workloads import llama
 from torchmark.workloads.contract import Setting, Tensors
@@ -18,12 +19,9 @@ class Params(Struct, frozen=True):
 
 
 class LlmPrefill(llama.LlamaWorkload):
-    """One step reads the whole prompt, keeps the keys and values of every token, and picks the next token: its time is
-    the time to the first token. Weights are random numbers of the usual size; transformers builds the model from a
-    configuration, with the attention that it picks."""
+    """One step reads a prompt, keeps the keys and values of its tokens, and picks the next one. Weights are random."""
 
     name = "llm-prefill"
-    params = Params
     tiny = Params(size="tiny", batch=2, prompt=12)
 
     def cost(self, params: Params, training: bool) -> Cost:
@@ -35,20 +33,14 @@ class LlmPrefill(llama.LlamaWorkload):
         return Cost(tokens, "token", products, numbers, memory=shape.parameters + tokens * shape.cached + widest)
 
     def build(self, params: Params, setting: Setting) -> Model:
-        shape = llama.SHAPES[params.size]
-
         def look(run: Any, ids: Any) -> Tensors:
             """What follows a short prompt, and keys and values of the whole one's first tokens."""
             last = run(ids).past_key_values.layers[-1]
             return (run(ids[_CHECKED]).logits[:, -1], *(each[:2, :, :8] for each in (last.keys, last.values)))
 
-        return Model(
-            module=llama.make(shape),
-            inputs=llama.token_ids(shape, setting, params.batch, params.prompt),
+        return replace(
+            llama.language_model(params.size, setting, params.batch, params.prompt),
             call=lambda model, ids: model(input_ids=ids, use_cache=True, logits_to_keep=1),
-            result=lambda answer: answer.logits[:, -1].argmax(-1),
             few=lambda ids, _: (ids[_CHECKED], None),
             look=look,
-            notes={"attention": "sdpa"},
-            metrics=lambda: {"parameters": float(shape.parameters)},
         )

@@ -18,12 +18,10 @@ class Params(Struct, frozen=True):
 
 
 class Lstm(ModelWorkload):
-    """1024 inputs and 512 units in each layer; the input is uniform in [0, 1), batch first. `infer` is the forward pass
-    in inference mode. `train` is forward, mean squared error against targets in [1, 2), backward and a step of plain
-    SGD. float16 is not offered: its gradients would underflow."""
+    """1024 inputs and 512 units in each layer; the input is uniform in [0, 1), batch first. `train` uses mean squared
+    error against targets in [1, 2) and plain SGD. float16 is not offered: its gradients would underflow."""
 
     name = "lstm"
-    params = Params
     tiny = Params(batch=2, sequence=3, layers=2)
     options = (GRADIENTS,)
     dtypes = ("float32", "float64", "bfloat16")

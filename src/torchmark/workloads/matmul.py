@@ -8,7 +8,6 @@ from torchmark.records import Work
 from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
 _CHECKED_ROWS = 16
-_COLUMNS_AT_ONCE = 1024
 
 
 class Params(Struct, frozen=True):
@@ -21,7 +20,6 @@ class Matmul(Workload):
     """Dense random operands; the result goes into existing memory, so that only the product is timed."""
 
     name = "matmul"
-    params = Params
     tiny = Params(size=24)
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -48,10 +46,10 @@ class Matmul(Workload):
             return setting.drain(multiply(left(), right()))
 
         def reference() -> Tensors:
-            """By numpy, a few columns at a time, so that no large operand is in memory in float64 as a whole."""
+            """By numpy, some columns at a time, to hold no large operand in float64 as a whole."""
             one, other = (operand[0] for operand in operands())
             rows = one[:_CHECKED_ROWS].double().numpy()
-            parts = [rows @ part.double().numpy() for part in torch.split(other, _COLUMNS_AT_ONCE, dim=1)]
+            parts = [rows @ part.double().numpy() for part in torch.split(other, 1024, dim=1)]
             return (torch.from_numpy(numpy.concatenate(parts, axis=1)),)
 
         return Step(

@@ -16,12 +16,10 @@ class Params(Struct, frozen=True):
 
 
 class Mlp(ModelWorkload):
-    """1024 → 512 → 512 → 512 → outputs with tanh between; the input is uniform in [0, 1). `infer` is the forward pass
-    in inference mode. `train` is forward, mean squared error against targets in [1, 2), where nothing cancels even in
-    short formats, backward and a step of plain SGD; float16 scales the loss, or its gradients would underflow."""
+    """1024 → 512 → 512 → 512 → outputs with tanh between; the input is uniform in [0, 1). `train` uses mean squared
+    error against targets in [1, 2), where nothing cancels, and plain SGD; float16 scales the loss."""
 
     name = "mlp"
-    params = Params
     tiny = Params(batch=2)
     options = (GRADIENTS,)
 

@@ -8,9 +8,8 @@ _LEAST = 1e-12  # the smallest probability whose logarithm is taken
 
 
 class MnistDdpSigmoid(ImageTraining):
-    """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001. The loss is the formula of
-    binary cross entropy, given digits instead of probabilities: the network cannot learn to distinguish them, and only
-    the cost of its steps and its loss are of interest."""
+    """784 → 512 → 10 → 1 with ReLU between and a sigmoid at the end; SGD with rate 0.001. The loss is binary cross
+    entropy of digits, not probabilities: the network cannot learn them; only its cost and loss are of interest."""
 
     name = "mnist-ddp-sigmoid"
     default_workers = 2
@@ -18,9 +17,9 @@ class MnistDdpSigmoid(ImageTraining):
     products = (28 * 28 * 512, 512 * 10, 10)
     parameters = 407_061
 
-    def layers(self, nn: Any) -> list[Any]:
-        hidden = [nn.Flatten(), nn.Linear(28 * 28, 512), nn.ReLU(), nn.Linear(512, 10), nn.ReLU()]
-        return [*hidden, nn.Linear(10, 1), nn.Sigmoid()]
+    def network(self, nn: Any) -> Any:
+        hidden = nn.Flatten(), nn.Linear(28 * 28, 512), nn.ReLU(), nn.Linear(512, 10), nn.ReLU()
+        return nn.Sequential(*hidden, nn.Linear(10, 1), nn.Sigmoid())
 
     @staticmethod
     def loss(scores: Any, labels: Any) -> Any:

@@ -1,13 +1,14 @@
-"""The framework of all workloads that run a model: a file gives model, inputs and loss; steps and checks follow."""
+"""The framework of workloads that run a model: a file gives model, inputs and loss; steps and checks follow."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, cached_property
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -20,15 +21,15 @@ from torchmark.workloads.contract import Setting, Stage, Step, Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["Cost", "Model", "ModelWorkload", "OptimizerSpec", "guessing"]
 
 COUNTING = "torch._dynamo.utils"  # counting FLOPs imports it, which takes a second
 _SPREAD = 3.0  # how much random weights may add to the loss of guessing
-_CHECKED_MATRICES = 8  # the last ones, as the gradients of all would take too long in a large model
-_ALIKE = 1e-5  # relative difference of two exact computations: parts of a model may insist on float32
-_HALF_RANGE = 1024.0  # the largest gradient of a weight in a check in float16, clear of its smallest numbers
+_CHECKED_MATRICES = 8  # the last ones: those of all take too long in a large model
+_ALIKE = 1e-5  # relative difference of exact computations, parts of which may insist on float32
+_HALF_RANGE = 1024.0  # the largest gradient in a check in float16, clear of its smallest numbers
 
 
 class OptimizerSpec(Struct, frozen=True):
@@ -38,26 +39,25 @@ class OptimizerSpec(Struct, frozen=True):
     rate: float = 1e-4
     momentum: float = 0.0
 
-    def make(self, weights: Iterable[torch.Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
-        """The optimizer, for gradients multiplied by `scale`."""
+    def make(self, weights: Iterable[Tensor], scale: float = 1.0) -> torch.optim.Optimizer:
+        """For gradients multiplied by `scale`."""
         from torch import optim
 
         options = {"lr": self.rate / scale, "momentum": self.momentum} if self.kind == "SGD" else {"lr": self.rate}
         return getattr(optim, self.kind)(weights, **options)  # type: ignore[no-any-return]
 
-    def first_move(self, gradient: torch.Tensor) -> torch.Tensor:
-        """How far a weight of zero moves in a first step, which no decay, momentum or earlier gradient changes."""
+    def first_move(self, gradient: Tensor) -> Tensor:
+        """How far a weight of zero moves in a first step, without decay, momentum and earlier gradients."""
         return -self.rate * (gradient if self.kind == "SGD" else gradient / (gradient.abs() + 1e-8))
 
 
 class Model(Struct, frozen=True):
-    """A model with its inputs on the host, the same for the same seed. Inputs and targets are tensors, or tuples and
-    dictionaries of them, nested at will. A tuple becomes the model's arguments, a dictionary its keyword arguments
-    (integer keys: positional ones)."""
+    """A model with its inputs on the host. Inputs and targets are tensors, or tuples and dictionaries of them, at any
+    depth. A tuple becomes the model's arguments, a dictionary its keyword arguments (integer keys: positional ones)."""
 
     module: nn.Module
     inputs: Any
-    loss: Callable[[Any, Any, Any], torch.Tensor] | None = None  # of answer, inputs, targets; default: `usual_loss`
+    loss: Callable[[Any, Any, Any], Tensor] | None = None  # of answer, inputs, targets; default: `usual_loss`
     optimizer: OptimizerSpec = OptimizerSpec()
     targets: Any = None
     result: Callable[[Any], Any] = lambda answer: answer  # the part of the answer that an inference step returns
@@ -83,20 +83,19 @@ class Model(Struct, frozen=True):
         if not isinstance(self.inputs, Mapping):
             return lambda forward, given: forward(given)
         names = [name for name in self.inputs if isinstance(name, str)]
-        places = [name for name in self.inputs if name not in names]
-        if not places:
+        if not (places := [name for name in self.inputs if name not in names]):
             return lambda forward, given: forward(**given)
         return lambda forward, given: forward(*map(given.get, places), **{name: given[name] for name in names})
 
 
 class Cost(Struct, frozen=True):
-    """The cost of a step, by arithmetic alone, as a plan must know it before torch is imported."""
+    """The cost of a step, as a plan must know it before torch is imported."""
 
     items: int
     unit: str
     products: int  # multiplications of a forward pass
     numbers: int  # read or written: weights and what the optimizer keeps, inputs, outputs
-    products_at_input: int = 0  # of layers that read the input, whose gradient is not computed
+    products_at_input: int = 0  # those of layers that read the input, whose gradient is not computed
     integers: int = 0  # of eight bytes each, in addition to numbers
     memory: float = 0.0  # numbers in memory at the peak; 0: too few to matter
 
@@ -106,9 +105,9 @@ def guessing(classes: int) -> tuple[float, float]:
     return max(math.log(classes) - _SPREAD, 0.0), math.log(classes) + _SPREAD
 
 
-def usual_loss(answer: Any, *_: Any) -> torch.Tensor:
+def usual_loss(answer: Any, *_: Any) -> Tensor:
     """The model's own loss if it returns one, else the mean squared difference of its answer from numbers between 1
-    and 2. They differ, as behind a normalisation equal ones would give no gradient."""
+    and 2: equal ones would give no gradient behind a normalisation."""
     import torch
 
     if (own := getattr(answer, "loss", None)) is not None:
@@ -133,10 +132,10 @@ class ModelWorkload(Workload):
 
     @abstractmethod
     def build(self, params: Any, setting: Setting) -> Model:
-        """Make the model and its inputs, with random numbers from torch's own generator or `setting.generator()`."""
+        """The model and its inputs, with random numbers from torch's own generator or `setting.generator()`."""
 
     def cost(self, params: Any, training: bool) -> Cost | None:
-        """The cost of a step of one rank, without torch; None: it is counted when the model is built."""
+        """Of a step of one rank, without torch; None: it is counted when the model is built."""
         return None
 
     def work(self, params: Any, setting: Setting) -> Work | None:
@@ -168,7 +167,7 @@ class ModelWorkload(Workload):
 
 
 class Inference:
-    """A forward pass without gradients, and its check against the same model in float64 with a few rows."""
+    """A forward pass, and its check against the same model in float64 with a few rows."""
 
     def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
         import torch
@@ -176,12 +175,12 @@ class Inference:
         self.workload, self.setting, self.model = workload, setting, model
         self.work = workload.work(params, setting) or count_work(model, setting)
         self.call, self.notes = model.caller(), dict(model.notes)
+        self.look = model.look or (lambda run, inputs: tensors_of(model.result(run(inputs))))
         self.dtype = torch.float64  # of the reference
-        self.losses: list[torch.Tensor] = []  # of the first training step and the last one
+        self.losses: list[Tensor] = []  # of the first training step and the last one
         both, training = (model.inputs, model.targets), setting.mode == "train"
-        few = model.few(*both) if model.few else both
-        if not model.few and (workload.rows_are_independent or training):
-            few = _two_rows(both)
+        two_are_enough = workload.rows_are_independent or training
+        few = model.few(*both) if model.few else _two_rows(both) if two_are_enough else both
         self.inputs, self.targets = map_tensors(torch.clone, few)  # models may write into their inputs
         copies = reference.recorded(model.module)
         # Tables of a filled model keep their precision: bfloat16 would place far tokens wrongly.
@@ -211,23 +210,18 @@ class Inference:
 
     @contextmanager
     def exact(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The module in the dtype of the reference, inside the computation of the reference."""
+        """The module in the dtype of the reference, which is computed inside."""
         exact = reference.exact_model(module, by_layer=self.workload.filled)
         with reference.exactly(self.dtype):
             yield exact.to(self.dtype).eval()
 
-    def looked_at(self, forward: Callable[..., Any], inputs: Any) -> Tensors:
-        if self.model.look:
-            return self.model.look(lambda given: self.call(forward, given), inputs)
-        return tensors_of(self.model.result(self.call(forward, inputs)))
-
     def computed(self, inputs: Any) -> Tensors:
         with self.exact(self.module) as exact, self.setting.without_gradients():
-            return self.looked_at(exact, _in_dtype(inputs, self.dtype))
+            return self.look(partial(self.call, exact), _in_dtype(inputs, self.dtype))
 
     @cached_property
     def is_checked(self) -> bool:
-        """False if the model draws at random, and cannot be checked. Finds the dtype of the reference."""
+        """False if the model draws at random. Finds the dtype of the reference."""
         import torch
 
         if self.workload.rows_are_independent:
@@ -267,7 +261,7 @@ class Inference:
     def outputs(self) -> Tensors:
         """By the timed function, with the whole batch unless `look` replaces it."""
         with self.setting.without_gradients(self.workload.usual_gradients):
-            found = self.looked_at(self.forward, self.feed())
+            found = self.look(partial(self.call, self.forward), self.feed())
         if self.model.look or not self.by_row or not row_count(self.model.inputs):
             return found
         return [_ends(tensor) if tensor.dim() else tensor for tensor in found]
@@ -277,20 +271,18 @@ class Inference:
 
     @cached_property
     def by_row(self) -> bool:
-        """Whether rows do not depend on each other, so that two stand for all."""
+        """Whether two rows stand for all."""
         if self.workload.rows_are_independent:
             return True
-        count = row_count(self.inputs)
-        if count <= 2:
+        if (count := row_count(self.inputs)) <= 2:
             return False
         two = self.computed(_two_rows(self.inputs))
         three = self.computed(map_tensors(lambda each: each[[0, 1, count - 1]], self.inputs))
-        by_row = all(tensor.dim() and len(tensor) == 3 for tensor in three)
-        return by_row and _alike(two, [each[[0, 2]] for each in three])
+        return all(each.dim() and len(each) == 3 for each in three) and _alike(two, [each[[0, 2]] for each in three])
 
 
 class Training(Inference):
-    """Clear the gradients, forward, loss, backward, optimizer step."""
+    """Forward, loss, backward, and a step of the optimizer."""
 
     def __init__(self, workload: ModelWorkload, params: Any, setting: Setting, model: Model) -> None:
         import torch
@@ -301,7 +293,7 @@ class Training(Inference):
         if not any(weight.requires_grad for weight in model.module.parameters()):
             raise UnsupportedError("the model has no weights to train", "Measure it with --mode infer")
         super().__init__(workload, params, setting, model)
-        # A check runs norms without a batch, where values of later weights grow past all bounds: use the first weights.
+        # Checks run norms without a batch, where later weights let values grow past all bounds: they use the first.
         goes_by_batches = any(getattr(each, "running_mean", None) is not None for each in self.module.modules())
         self.remake = cache(lambda: workload.made(params, setting).module) if goes_by_batches else None
         self.optimizer = model.optimizer.make(self.module.parameters(), self.scale)
@@ -310,7 +302,7 @@ class Training(Inference):
     def runner(self) -> Callable[[], object]:
         setting, feed = self.setting, self.feed
 
-        def run() -> torch.Tensor:
+        def run() -> Tensor:
             inputs, targets = feed()
             self.optimizer.zero_grad()
             loss = self.loss(self.forward, inputs, targets)
@@ -323,12 +315,12 @@ class Training(Inference):
 
         return run
 
-    def loss(self, forward: Callable[..., Any], inputs: Any, targets: Any) -> torch.Tensor:
+    def loss(self, forward: Callable[..., Any], inputs: Any, targets: Any) -> Tensor:
         return (self.model.loss or usual_loss)(self.call(forward, inputs), inputs, targets)
 
     def outputs(self) -> Tensors:
-        """Loss, gradients and movements by the timed functions, of a few rows, on all ranks together."""
-        # The loss of a timed step, with dropout and norms by the batch, has no reference, but must be near guessing.
+        """Loss, gradients and movements for a few rows, on all ranks together."""
+        # A timed step's loss, with dropout and norms by the batch, has no reference, but must be near guessing.
         if self.losses and self.model.first_loss:
             (low, high), found = self.model.first_loss, float(self.losses[0])
             if not low < found < high:
@@ -341,20 +333,19 @@ class Training(Inference):
         with _steady(self.module, self.remake):
             loss = self.loss(self.forward, inputs, targets)
             checked = _checked_weights(self.module)
-            # Ranks exchange gradients of all weights. They check the same rows with different factors, 1 on average,
-            # so that results are right only after an exchange.
+            # Ranks check the same rows with different factors, 1 on average: results are right only after an exchange,
+            # which needs the gradients of all weights.
             wanted = checked if setting.world_size == 1 else None
             factor = 2 * (setting.rank + 1) / (setting.world_size + 1)
             (factor * loss).backward(self.gradient, inputs=wanted)  # type: ignore[no-untyped-call]
-            learned = [(weight, weight.grad) for weight in checked if weight.grad is not None]
+            weights = [weight for weight in checked if weight.grad is not None]
+            gradients = [weight.grad for weight in weights]
             optimizer.zero_grad()  # the optimizer leaves weights without a gradient alone
-            gradients, factors = [gradient.cpu().double() / self.scale for _, gradient in learned], []
-            for weight, gradient in learned:
-                factors.append(_HALF_RANGE / float(gradient.abs().max() + 1e-7) if self.scale != 1 else 1.0)
-                weight.grad = gradient * factors[-1]
-            descents = first_descents([optimizer], [weight for weight, _ in learned])
-        optimizer.zero_grad()
-        return _summary(loss, gradients, [d / f**2 / self.scale for d, f in zip(descents, factors, strict=True)])
+            factors = [_HALF_RANGE / float(each.abs().max() + 1e-7) if self.scale != 1 else 1.0 for each in gradients]
+            scaled = [gradient * factor for gradient, factor in zip(gradients, factors, strict=True)]
+            descents = first_descents([optimizer], weights, scaled)
+        descents = [each / factor**2 / self.scale for each, factor in zip(descents, factors, strict=True)]
+        return _summary(loss, [gradient.cpu().double() / self.scale for gradient in gradients], descents)
 
     def reference(self) -> Tensors:
         import torch
@@ -372,41 +363,39 @@ def _checked_weights(model: nn.Module) -> list[Any]:
     return [*(each for each in weights if each.ndim <= 1), *matrices[-_CHECKED_MATRICES:]]
 
 
-def _summary(loss: torch.Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
-    """Loss, lengths of the gradients and of the last one's columns, and how far each weight's step lowers the loss. No
-    single elements: rounding decides about whole terms next to the kink of a ReLU, and Adam moves a weight whose
-    gradient is only rounding as far as any other."""
+def _summary(loss: Tensor, gradients: Tensors, descents: Tensors) -> Tensors:
+    """Loss, lengths of the gradients and of the last one's columns, and how far each weight's step lowers the loss.
+    Single elements may be rounding alone: next to the kink of a ReLU, or moved by Adam as far as any other."""
     import torch
 
     lengths, depths = torch.stack([each.norm() for each in gradients]), torch.stack([each.sum() for each in descents])
     return [loss.detach(), lengths, gradients[-1].reshape(-1, *gradients[-1].shape[1:]).norm(dim=0), depths]
 
 
-def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any]) -> Tensors:
-    """Gradient times movement of every weight in a first step of these optimizers, from zero, where rounding loses no
-    small movement. Weights and the optimizers' state are restored."""
+def first_descents(optimizers: Sequence[torch.optim.Optimizer], weights: Sequence[Any], gradients: Tensors) -> Tensors:
+    """Gradient times movement of every weight in a first step from zero, where rounding loses little; all is undone."""
     kept = [weight.detach().clone() for weight in weights]
-    known = [dict(optimizer.state) for optimizer in optimizers]
-    for weight in weights:
+    for weight, gradient in zip(weights, gradients, strict=True):
         weight.detach().zero_()
+        weight.grad = gradient
     for optimizer in optimizers:
-        optimizer.state.clear()
+        state, optimizer.state = optimizer.state, defaultdict(dict)
         optimizer.step()
-    moved = [weight.detach().cpu().double() * weight.grad.cpu().double() for weight in weights]
+        optimizer.state = state
+        optimizer.zero_grad()
+    pairs = zip(weights, gradients, strict=True)
+    moved = [weight.detach().cpu().double() * gradient.cpu().double() for weight, gradient in pairs]
     load_values(weights, kept)
-    for optimizer, before in zip(optimizers, known, strict=True):
-        optimizer.state.clear()
-        optimizer.state.update(before)
     return moved
 
 
 @contextmanager
 def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator[None]:
-    """Switch off dropout and norms by the batch, load the weights that `start` makes, and restore all afterwards."""
+    """Without dropout and norms by the batch, and with the weights that `start` makes."""
     import torch
 
     tensors = [*model.parameters(), *model.buffers()] if start else []
-    kept, before = [each.detach().clone() for each in tensors], model.training
+    kept = [each.detach().clone() for each in tensors]
     model.eval()
     for each in model.modules():
         if isinstance(each, torch.nn.RNNBase) and not each.dropout:
@@ -417,11 +406,11 @@ def _steady(model: nn.Module, start: Callable[[], nn.Module] | None) -> Iterator
     try:
         yield
     finally:
-        model.train(before)
+        model.train()
         load_values(tensors, kept)
 
 
-def load_values(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+def load_values(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.detach().copy_(value)
 
@@ -442,7 +431,7 @@ def _feeder(setting: Setting, values: Any, feed: Callable[[], Any] | None) -> Ca
     return lambda: tree_unflatten([each() for each in feeds], shape)
 
 
-def _ends(tensor: torch.Tensor) -> torch.Tensor:
+def _ends(tensor: Tensor) -> Tensor:
     """The first row and the last, or the only one."""
     return tensor[:: max(len(tensor) - 1, 1)]
 
@@ -452,7 +441,7 @@ def _two_rows(values: Any) -> Any:
 
 
 def _in_dtype(values: Any, dtype: torch.dtype) -> Any:
-    """Copies of the tensors, those of floating-point numbers in this dtype."""
+    """Copies of the tensors, floating-point ones in this dtype."""
     return map_tensors(lambda each: each.to(dtype if each.is_floating_point() else each.dtype, copy=True), values)
 
 
@@ -465,7 +454,7 @@ def _alike(first: Tensors, second: Tensors) -> bool:
 
 
 def count_work(model: Model, setting: Setting) -> Work:
-    """The work of one step of all workers, counted on tensors without memory."""
+    """The work of a step of all workers, counted on tensors without memory."""
     import torch
 
     rows, outputs, training = row_count(model.inputs), list[Any](), setting.mode == "train"
@@ -480,19 +469,18 @@ def count_work(model: Model, setting: Setting) -> Work:
             else:
                 outputs.extend(tensors_of(model.result(answer)))
 
-    try:
+    flops = None
+    with suppress(Exception):  # a model may look at its numbers
         flops = count_flops(step) or None
-    except Exception:  # a model may look at its numbers
-        flops = None
     integers = sum(each.numel() for each in leaves_of(model.inputs) if not each.is_floating_point())
-    # All weights are read, but of a table only the rows that are looked up, one for each integer input.
+    # Of a table only the rows that are looked up are read, one for each integer input.
     tables = {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Embedding)}
     tables -= {id(each.weight) for each in model.module.modules() if isinstance(each, torch.nn.Linear)}
     numbers = sum(
         min(integers, each.shape[0]) * each.shape[1] if id(each) in tables else each.numel()
         for each in model.module.parameters()
     )
-    # In training also each weight's gradient and the two numbers that Adam keeps are read or written.
+    # Training also reads or writes gradients and the two numbers that Adam keeps.
     numbers = numbers * (7 if training else 1) + sum(each.numel() for each in (*leaves_of(model.inputs), *outputs))
     return setting.of_all_ranks(Work(rows or 1, "sample" if rows else "step", flops, numbers * setting.item_bytes))
 
@@ -519,12 +507,11 @@ def row_count(inputs: Any) -> int:
     return next(iter(first))[0] if len(first) == 1 and first != {()} else 0
 
 
-def tensors_of(answer: object) -> list[torch.Tensor]:
-    """Every floating-point tensor in what a model returns, however it is wrapped."""
+def tensors_of(answer: object) -> list[Tensor]:
     return [tensor for tensor in leaves_of(answer) if tensor.is_floating_point() and tensor.numel()]
 
 
-def leaves_of(answer: object) -> Iterator[torch.Tensor]:
+def leaves_of(answer: object) -> Iterator[Tensor]:
     import torch
 
     parts: Iterable[object] = answer if isinstance(answer, tuple | list) else ()

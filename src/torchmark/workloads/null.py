@@ -8,7 +8,6 @@ class Null(Workload):
     """One call of a function that returns at once, on any device, without torch."""
 
     name = "null"
-    params = NoParams
     tiny = NoParams()
     needs_torch = False
 

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ _rounding: list[tuple[float, int]] = []  # unit and seed of `rounding_at`, if it
 
 
 def recorded(*models: nn.Module) -> Callable[[], Pairs]:
-    """Pair the contents of every weight and buffer, whenever called, with the present ones. Compared are sums of bit
-    patterns, which need no second copy of the weights: the same on any device, and different if one bit has changed."""
+    """Pair every weight and buffer, whenever called, with its present contents. Sums of bit patterns stand for them:
+    the same on any device, different if one bit has changed, and no second copy."""
     import torch
 
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,39 +42,34 @@ def recorded(*models: nn.Module) -> Callable[[], Pairs]:
 
 
 def exact_model(model: nn.Module, by_layer: bool = False) -> nn.Module:
-    """The same model with the same weights in float64 on the CPU; the original is unchanged. With `by_layer`, to save
-    memory, each layer's weights exist only while it runs: for models whose layers use only their own weights."""
+    """A copy of the model in float64 on the CPU. With `by_layer`, to save memory, each layer's weights exist only while
+    it runs: for models whose layers use only their own weights."""
     import torch
 
     if not by_layer:
         return copied(model, _exact)
 
-    def replacing(weights: dict[str, Any], change: Callable[[Any], Any]) -> Callable[..., None]:
-        def hook(module: nn.Module, *_: object) -> None:
-            for name, weight in weights.items():
-                setattr(module, name, change(weight))
-
-        return hook
+    def put(weights: dict[str, Any], change: Callable[[Any], Any], module: nn.Module, *_: object) -> None:
+        for name, weight in weights.items():
+            setattr(module, name, change(weight))
 
     weights = {id(each) for each in model.parameters()}
     exact = copied(model, lambda each: each.detach().to("meta") if id(each) in weights else _exact(each))
     for module, source in zip(exact.modules(), model.modules(), strict=True):
         own, empty = dict(source.named_parameters(recurse=False)), dict(module.named_parameters(recurse=False))
         if own:
-            module.register_forward_pre_hook(replacing(own, lambda weight: torch.nn.Parameter(_exact(weight), False)))
-            module.register_forward_hook(replacing(empty, lambda weight: weight))
+            module.register_forward_pre_hook(partial(put, own, lambda each: torch.nn.Parameter(_exact(each), False)))
+            module.register_forward_hook(partial(put, empty, lambda each: each))
     return exact
 
 
 def copied(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """The same model with other tensors, without a second copy, which might not fit."""
+    """The model with other tensors, without a second copy of its own, which might not fit."""
     import torch
 
-    def changed(each: torch.Tensor) -> torch.Tensor:
-        made = change(each)
-        return torch.nn.Parameter(made, each.requires_grad) if isinstance(each, torch.nn.Parameter) else made
-
-    return copy.deepcopy(model, {id(each): changed(each) for each in (*model.parameters(), *model.buffers())})
+    tensors = {id(each): change(each) for each in model.buffers()}
+    weights = {id(each): torch.nn.Parameter(change(each), each.requires_grad) for each in model.parameters()}
+    return copy.deepcopy(model, tensors | weights)
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
@@ -84,9 +80,8 @@ def _exact(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def exactly(dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Compute without oneDNN and fused attention, whose errors would be on both sides. Tensors that a model creates get
-    this dtype, too, by default float64."""
+def exactly(dtype: torch.dtype | None = None) -> Iterator[None]:  # default: float64
+    """Without oneDNN and fused attention, whose errors would be on both sides, and with new tensors in this dtype."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -110,7 +105,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def rounding_at(unit: float, seed: int) -> Iterator[None]:
-    """Within `exactly`, change every operator's results by up to this share, as much as rounding may do."""
+    """Within `exactly`, change every operator's results by up to this share, as rounding may."""
     _rounding.append((unit, seed))
     try:
         yield
@@ -154,8 +149,7 @@ def _rounding_mode(unit: float, seed: int, dtype: torch.dtype) -> TorchDispatchM
 
 @contextmanager
 def without_drawing(dtype: torch.dtype) -> Iterator[None]:
-    """Build models in this dtype with uninitialised weights. What a model computes itself, such as tables of positions,
-    is right and keeps its precision."""
+    """Build models in this dtype with uninitialised weights. What they compute, such as positions, stays exact."""
     from torch.nn import init
     from torch.overrides import TorchFunctionMode
 
@@ -176,8 +170,8 @@ def without_drawing(dtype: torch.dtype) -> Iterator[None]:
 
 
 def fill(model: nn.Module, setting: Setting) -> nn.Module:
-    """Put weights into a model on the host, the same for the same seed, for inference. Matrices and kernels are scaled
-    by what they sum over, so that numbers of size 1 stay so, as are rows that are looked up; norms are 1, biases 0."""
+    """Give a model on the host random weights for inference. Matrices and kernels are scaled by what they sum over, so
+    that numbers of size 1 stay so, as are rows that are looked up; norms are 1, biases 0."""
     import numpy
     import torch
 

@@ -1,6 +1,7 @@
 """ResNet-50 on images: convolutions of every width, with norms between them."""
 
 from collections.abc import Iterator
+from operator import mul
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -20,19 +21,16 @@ class Params(Struct, frozen=True):
 
 
 class Resnet50(ModelWorkload):
-    """Random images, 1000 classes, random weights. `infer` is the forward pass in inference mode. `train` is cross
-    entropy against random labels, with norms by the batch, and a step of SGD with momentum."""
+    """Random images and weights, 1000 classes. `train`: cross entropy, norms by the batch, SGD with momentum."""
 
     name = "resnet50"
-    params = Params
     tiny = Params(batch=2, image=32)
     options = (LAYOUT, GRADIENTS)
     imports = ("transformers.models.resnet.modeling_resnet",)
 
     def cost(self, params: Params, training: bool) -> Cost:
-        convolutions = [*_convolutions(params.image)]
-        products = [weights * outputs for weights, outputs in convolutions]
-        outputs = [outputs for _, outputs in convolutions]
+        weights, outputs = zip(*_convolutions(params.image), strict=True)
+        products = [*map(mul, weights, outputs)]
         kept = 3 * sum(outputs) if training else 4 * max(outputs)
         given = 3 * params.image**2 + (1 if training else LABELS)
         every = params.batch * (sum(products) + 4 * _STAGES[-1][0] * LABELS)

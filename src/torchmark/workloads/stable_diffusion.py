@@ -13,7 +13,7 @@ from torchmark.workloads.model import count_flops
 from torchmark.workloads.reference import exact_model, exactly, fill, recorded, without_drawing
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 _GUIDANCE = 7.5
 _TOKENS = 77
@@ -53,24 +53,21 @@ SHAPES = {
 class StableDiffusion(Workload):
     """One step is a denoising iteration: the UNet for two prompts at once, guidance 7.5, and the PNDM scheduler, which
     makes one iteration more than its number of steps. Steps repeat the real timesteps. The job is one image: text
-    encoding, all iterations, decoding. Configurations are those of version 1.5, weights are random numbers of the usual
-    size. Only the UNet is compiled."""
+    encoding, all iterations, decoding. Weights are random. Only the UNet is compiled."""
 
     name = "stable-diffusion"
-    params = Params
     tiny = Params(size=64, steps=4, model="tiny")
     imports = ("transformers.models.clip.modeling_clip", "diffusers.models.unets.unet_2d_condition",
                "diffusers.models.autoencoders.autoencoder_kl", "diffusers.schedulers.scheduling_pndm")  # fmt: skip
     dtypes = ("float32", "bfloat16", "float16")
 
     def work(self, params: Params, setting: Setting) -> Work | None:
-        """Known for the published size, so that its time can be estimated; else only `prepare` knows."""
-        if (params.model, params.size) != ("v1.5", 512):
-            return None
-        return Work(items=1, unit="iteration", flops=_FLOPS_512, bytes=_VALUES_512 * setting.item_bytes)
+        """Known for the published size, so that its time can be estimated."""
+        published = (params.model, params.size) == ("v1.5", 512)
+        return Work(1, "iteration", _FLOPS_512, _VALUES_512 * setting.item_bytes) if published else None
 
     def memory_bytes(self, params: Params, setting: Setting) -> float:
-        """Weights, and for each pixel what the widest layers hold, which are those that decode."""
+        """Weights, and for each pixel the widest layers, which are those that decode."""
         shape = SHAPES[params.model]
         weights = shape.weights + (shape.decoder_weights if params.decode else 0)
         per_pixel = (10 if params.decode else 2) * shape.decoder[0]
@@ -82,9 +79,8 @@ class StableDiffusion(Workload):
             models = {name: make(SHAPES[params.model]) for name, make in makers.items()}
         copies = recorded(*(fill(model, setting) for model in models.values()))
         job = _Job(params, setting, {name: model.to(setting.device) for name, model in models.items()})
-        stages, (flops, values) = [Stage("text encoding", 1, job.encode)], count_iteration(params)
-        if params.decode:
-            stages.append(Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device))))
+        flops, values = count_iteration(params)
+        decoding = Stage("image decoding", 1, lambda: job.decode(job.latents.to(setting.device)))
         return Step(
             job.iterate,
             Work(1, "iteration", flops, values * setting.item_bytes),
@@ -92,7 +88,7 @@ class StableDiffusion(Workload):
             job.reference,
             copies,
             job_steps=len(job.timesteps),
-            stages=tuple(stages),
+            stages=(Stage("text encoding", 1, job.encode), *([decoding] if params.decode else [])),
             metrics=lambda: {
                 "unet_calls": len(job.timesteps) * job.calls / max(job.iterations, 1),  # of an image
                 "parameters": float(sum(weight.numel() for weight in models["unet"].parameters())),
@@ -102,8 +98,6 @@ class StableDiffusion(Workload):
 
 
 class _Job:
-    """The models on the device, and how far the denoising has come."""
-
     def __init__(self, params: Params, setting: Setting, models: dict[str, Any]) -> None:
         import torch
 
@@ -111,11 +105,10 @@ class _Job:
         self._predict = setting.compiled(models["unet"])
         self._scheduler = make_scheduler(params)
         self.timesteps = [int(step) for step in self._scheduler.timesteps]
-        # On the device beforehand, as a lookup there during the steps would wait for the device.
+        # On the device beforehand: a lookup during the steps would wait for it.
         self._placed = [setting.place(step) for step in self._scheduler.timesteps]
         size = params.size // _PIXELS_PER_LATENT
-        self._noise = setting.place(_draw((1, _CHANNELS, size, size), setting))
-        self.latents = self._noise
+        self.latents = self._noise = setting.place(torch.randn(1, _CHANNELS, size, size, generator=setting.generator()))
         self._done = self.calls = self.iterations = 0
         # An empty prompt, and one of the greatest length.
         end = SHAPES[params.model].vocabulary - 1
@@ -124,14 +117,14 @@ class _Job:
         self._ids = setting.place(torch.stack((empty, torch.cat((empty[:1], words, empty[-1:])))))
         self._embeddings = self.encode()
 
-    def encode(self) -> torch.Tensor:
+    def encode(self) -> Tensor:
         """The empty prompt and the prompt, one after the other as in the usual pipeline."""
         import torch
 
         with torch.inference_mode():
             return torch.cat([self._models["text"](input_ids=ids).last_hidden_state for ids in self._ids.chunk(2)])
 
-    def iterate(self) -> torch.Tensor:
+    def iterate(self) -> Tensor:
         """The next iteration, after the last one of the next image."""
         with self._setting.without_gradients():
             if self._done == len(self.timesteps):
@@ -144,25 +137,27 @@ class _Job:
             self.latents, self._done = self._setting.drain(latents), self._done + 1
         return self.latents
 
-    def _predict_noise(self, latents: torch.Tensor, index: int, embeddings: torch.Tensor) -> torch.Tensor:
+    def _predict_noise(self, latents: Tensor, index: int, embeddings: Tensor) -> Tensor:
         import torch
 
         self.calls += 1
         doubled, given = torch.cat((latents, latents)), {"encoder_hidden_states": embeddings, "return_dict": False}
         return self._predict(doubled, self._placed[index], **given)[0]  # type: ignore[no-any-return]
 
-    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+    def decode(self, latents: Tensor) -> Tensor:
         with self._setting.without_gradients():
             return self._models["decoder"].decode(latents / _LATENT_SCALE, return_dict=False)[0]  # type: ignore[no-any-return]
 
     def _few(self) -> Tensors:
         """Small latents for the UNet, smaller ones to decode, embeddings of two short prompts."""
+        import torch
+
         latents = ((1, _CHANNELS, size, size) for size in (_CHECKED_LATENTS, _CHECKED_DECODED))
-        embeddings = (2, _CHECKED_TOKENS, SHAPES[self._params.model].text)
-        return [_draw(shape, self._setting) for shape in (*latents, embeddings)]
+        shapes = (*latents, (2, _CHECKED_TOKENS, SHAPES[self._params.model].text))
+        return [torch.randn(shape, generator=self._setting.generator()) for shape in shapes]
 
     def outputs(self) -> Tensors:
-        """Results of every part for a small input, and of the scheduler's first step."""
+        """Of every part for a small input, and of the scheduler's first step."""
         latents, small, embeddings = map(self._setting.place, self._few())
         calls, first = self.calls, self.timesteps[0]
         with self._setting.without_gradients():
@@ -173,7 +168,7 @@ class _Job:
         return (text, predicted, moved, *([self.decode(small)] if self._params.decode else []))
 
     def reference(self) -> Tensors:
-        """In float64, the scheduler's first step by another formula: to the image the noise points at, and back."""
+        """The scheduler's first step by another formula: to the image the noise points at, and back."""
         import torch
 
         latents, small, embeddings = (host.to(self._setting.torch_dtype).double() for host in self._few())
@@ -192,13 +187,7 @@ class _Job:
         return (text, predicted, moved, *decoded)
 
 
-def _draw(shape: tuple[int, ...], setting: Setting) -> torch.Tensor:
-    import torch
-
-    return torch.randn(shape, generator=setting.generator())
-
-
-def _guided(predicted: torch.Tensor) -> torch.Tensor:
+def _guided(predicted: Tensor) -> Tensor:
     """From the prediction for the empty prompt past that for the prompt."""
     empty, prompted = predicted.chunk(2)
     return empty + _GUIDANCE * (prompted - empty)
@@ -206,7 +195,7 @@ def _guided(predicted: torch.Tensor) -> torch.Tensor:
 
 @cache
 def count_iteration(params: Params) -> tuple[float, int]:
-    """FLOPs of the UNet, and numbers: weights, prompts and latents read once, latents written."""
+    """FLOPs of the UNet, and numbers read and written: weights, prompts and latents."""
     import torch
 
     shape, latents = SHAPES[params.model], params.size // _PIXELS_PER_LATENT
@@ -223,9 +212,9 @@ def make_text_encoder(shape: Shape) -> Any:
 
     width, words = shape.text, shape.vocabulary
     sizes = {"hidden_size": width, "intermediate_size": 4 * width, "projection_dim": width, "vocab_size": words}
-    layers = {"num_hidden_layers": shape.text_layers, "num_attention_heads": width // 64 or 2}
+    sizes |= {"num_hidden_layers": shape.text_layers, "num_attention_heads": width // 64 or 2}
     ends = {"bos_token_id": words - 2, "eos_token_id": words - 1}
-    return CLIPTextModel(CLIPTextConfig(**sizes, **layers, **ends, attn_implementation="sdpa"))
+    return CLIPTextModel(CLIPTextConfig(**sizes, **ends, attn_implementation="sdpa"))
 
 
 def make_unet(shape: Shape) -> Any:
@@ -239,12 +228,9 @@ def make_unet(shape: Shape) -> Any:
 def make_decoder(shape: Shape) -> Any:
     from diffusers import AutoencoderKL
 
-    kinds: dict[str, Any] = {
-        "down_block_types": ("DownEncoderBlock2D",) * 4,
-        "up_block_types": ("UpDecoderBlock2D",) * 4,
-    }
-    sizes = {"sample_size": 512, "layers_per_block": 2, "norm_num_groups": shape.groups}
-    return AutoencoderKL(block_out_channels=shape.decoder, **kinds, **sizes)
+    options: dict[str, Any] = {"sample_size": 512, "layers_per_block": 2, "norm_num_groups": shape.groups}
+    options |= {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    return AutoencoderKL(block_out_channels=shape.decoder, **options)
 
 
 def make_scheduler(params: Params) -> Any:

@@ -8,8 +8,8 @@ from torchmark.records import Work
 from torchmark.workloads.contract import Count, Setting, Step, Tensors, Workload
 
 _CHECKED_ROWS = 16
-# Of each variant: tensors that a step reads or writes, at least, and additions per element. `as-written` fills two on
-# the host, reads both and the sum so far, and writes the sum.
+# Of each variant: tensors that a step must read or write, and additions per element. `as-written` fills two, reads both
+# and the sum so far, and writes the sum.
 _AMOUNTS = {"as-written": (6, 2), "as-run": (2, 1), "resident": (3, 1)}
 
 
@@ -22,11 +22,10 @@ class Params(Struct, frozen=True):
 class TensorAdd(Workload):
     """`resident` adds two tensors into a third one, all on the device: a plain bandwidth probe.
     `as-run` doubles one tensor in place: what a compiler made of the published code. Its values are infinite after some
-    127 doublings, as they were then; that takes no longer than adding numbers, as only subnormal ones are slow.
+    127 doublings, as they were then; that takes no longer, as only subnormal numbers are slow.
     `as-written` fills two tensors on the host, moves them, adds them, and adds the sum to a running total."""
 
     name = "tensor-add"
-    params = Params
     tiny = Params(size=32)
 
     def work(self, params: Params, setting: Setting) -> Work:
@@ -37,8 +36,8 @@ class TensorAdd(Workload):
         import torch
 
         shape, dtype, drain = (params.size, params.size), setting.torch_dtype, setting.drain
-        generator, state = setting.generator(), None  # the state is what steps change and a check restores
-        # A tensor repeats one row, because drawing all its values would take seconds.
+        generator, state = setting.generator(), None  # steps change the state, and a check restores it
+        # A tensor repeats one row, as drawing all its values would take seconds.
         rows = [torch.rand(params.size, generator=generator).to(dtype) for _ in range(2)]
         one, other = (row.double().numpy() for row in rows)
         if params.variant == "resident":
@@ -66,7 +65,7 @@ class TensorAdd(Workload):
                 return drain(accumulate(total, x.to(setting.device), y.to(setting.device)))
 
         def outputs() -> Tensors:
-            """The result of a step for known values in the first rows, which are restored afterwards."""
+            """Of a step with known values in the first rows, which are restored."""
             if state is None:
                 return (run()[:_CHECKED_ROWS],)
             kept = state[:_CHECKED_ROWS].clone()
@@ -75,7 +74,5 @@ class TensorAdd(Workload):
             state[:_CHECKED_ROWS] = kept
             return (found,)
 
-        def reference() -> Tensors:
-            return (torch.from_numpy(expected).expand(min(_CHECKED_ROWS, params.size), -1),)
-
-        return Step(run, self.work(params, setting), outputs, reference)
+        known = torch.from_numpy(expected).expand(min(_CHECKED_ROWS, params.size), -1)
+        return Step(run, self.work(params, setting), outputs, lambda: (known,))

@@ -1,9 +1,9 @@
-"""Two-stage offline reinforcement learning: tiny kernels, long rollouts and a host that keeps asking for results."""
+"""Two-stage offline reinforcement learning: tiny kernels, long rollouts, and a host that keeps asking for results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
@@ -16,9 +16,9 @@ from torchmark.workloads.reference import exact_model, exactly, recorded
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
-    Network = Callable[[torch.Tensor], torch.Tensor]
+    Network = Callable[[Tensor], Tensor]
 
 VENV_EPOCHS, POLICY_EPOCHS = 50, 20
 _GRAPHS, _PASSES = 2, 2
@@ -34,7 +34,7 @@ _MATCHER_SHARE = 0.75
 _VENV_VALUE_WEIGHT, _POLICY_VALUE_WEIGHT = 0.5, 0.001
 _OPTIMIZER, _MATCHER_OPTIMIZER = OptimizerSpec("Adam", 4e-5), OptimizerSpec("Adam", 6e-4)
 _CHECKED_WINDOWS = 2
-# How much less likely checked actions were when taken: some are clipped, none so narrowly that rounding could decide.
+# How much less likely checked actions were when taken: some are clipped, none so narrowly that rounding decides.
 _LESS_LIKELY = (-0.5, -0.1, 0.1, 0.5)
 
 
@@ -47,40 +47,34 @@ class Params(Struct, frozen=True):
 
 
 class VenvPpo(Workload):
-    """A clean-room job of the same computational shape as a commercial SDK's, not the same code: its times can be shown
-    next to published ones of that SDK, but their ratio means nothing.
+    """A clean-room job of the computational shape of a commercial SDK's. Its times can be shown next to that SDK's
+    published ones, but it is not the same code, and their ratio means nothing.
 
     One step is one epoch of learning a virtual environment, for a training and a validation graph: a rollout of ten
     steps from recorded observations, one update of the matcher that separates recorded from rolled-out, two PPO passes
-    over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them and then 20
-    policy epochs, in which each graph learns a policy by PPO inside its environment.
+    over policy, transition and value, and rollouts on both halves of the records. The job is 50 of them, then 20 epochs
+    in which each graph learns a policy by PPO inside its environment.
 
-    With `checks` the host reads at every step of every rollout whether each tensor is finite. dtypes below float32 are
-    not offered: rounding would swallow the steps of this learning rate."""
+    With `checks` the host reads at every step of every rollout whether each tensor is finite. dtypes below float32
+    would swallow the steps of this learning rate."""
 
     name = "venv-ppo"
     modes = ("train",)
-    params = Params
     tiny = Params(batch=8, policy_batch=4, horizon=5, width=16)
     dtypes = ("float32", "float64")
 
     def work(self, params: Params, setting: Setting) -> Work:
         """Only matrix products count as FLOPs. Bytes: weights read and written once, one batch of records read."""
-        rows, width = params.batch * _WINDOW, params.width
-        forward, training = dict[str, int](), dict[str, int]()
+        rows, width, products = params.batch * _WINDOW, params.width, 0
+        rolled_out = (1 + _VALIDATIONS) * rows
+        evaluated = {"policy": rolled_out, "transition": rolled_out, "matcher": rows, "value": rows + params.batch}
         for kind, shape in SHAPES.items():
-            forward[kind] = sum(math.prod(edge) for edge in shape.layers(width))
-            # No gradient of a network's own input is computed.
-            training[kind] = 3 * forward[kind] - shape.inputs * width * (2 if shape.residual else 1)
-        products = (
-            (1 + _VALIDATIONS) * rows * (forward["policy"] + forward["transition"])
-            + 2 * rows * training["matcher"]
-            + rows * forward["matcher"]
-            + (rows + params.batch) * forward["value"]
-            + _PASSES * rows * (training["policy"] + training["transition"] + training["value"])
-        )
+            forward = sum(math.prod(edge) for edge in shape.layers(width))
+            at_input = shape.inputs * width * (2 if shape.residual else 1)  # whose gradient is not computed
+            learned = (2 if kind == "matcher" else _PASSES) * rows  # the matcher's: recorded and rolled out
+            products += evaluated[kind] * forward + learned * (3 * forward - at_input)
         weights = sum(shape.parameter_count(width) for shape in SHAPES.values())
-        values = _GRAPHS * (2 * weights + (1 + _VALIDATIONS) * rows * SHAPES["matcher"].inputs)
+        values = _GRAPHS * (2 * weights + rolled_out * SHAPES["matcher"].inputs)
         return Work(items=1, unit="epoch", flops=2 * _GRAPHS * products, bytes=values * setting.item_bytes)
 
     def prepare(self, params: Params, setting: Setting) -> Step:
@@ -98,8 +92,8 @@ class VenvPpo(Workload):
 
 
 class Columns(NamedTuple):
-    """Numbers within ±1 and one-hot categories. A network's head describes their distribution: each number by mean and
-    spread, each category by one weight for every choice."""
+    """Numbers within ±1 and one-hot categories. A network's head gives mean and spread of each number, and a weight for
+    every choice of a category."""
 
     numbers: int
     categories: tuple[int, ...]  # choices of each
@@ -108,39 +102,38 @@ class Columns(NamedTuple):
     def encoded(self) -> int:
         return self.numbers + sum(self.categories)
 
-    def encode(self, values: torch.Tensor) -> torch.Tensor:
+    def encode(self, values: Tensor) -> Tensor:
         """Numbers within ±1, and for each category the choice with the highest value."""
         import torch
 
         numbers, *categories = values.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-untyped-call]
         return torch.cat([numbers.tanh(), *map(_one_hot, categories)], dim=-1)
 
-    def read(self, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    def read(self, head: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Mean and logarithm of the spread of every number, logarithms of the probabilities of every category."""
         sizes = [self.numbers, self.numbers, *self.categories]
         mean, spread, *weights = head.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
         log_spread = (spread + _LOG_SPREAD_AT_ZERO).clamp(-5.0, 1.0)
         return mean.tanh(), log_spread, [weight.log_softmax(dim=-1) for weight in weights]
 
-    def sample(self, head: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def sample(self, head: Tensor, generator: torch.Generator) -> Tensor:
         import torch
 
         mean, log_spread, categories = self.read(head)
         options: dict[str, Any] = {"generator": generator, "device": head.device, "dtype": head.dtype}
         drawn = [mean + log_spread.exp() * torch.randn(mean.shape, **options)]
-        for choices in categories:
-            uniform = torch.rand(choices.shape, **options)
-            drawn.append(_one_hot(choices - (-uniform.log()).log()))  # the Gumbel trick: no draw by the host
+        # The Gumbel trick: no draw by the host.
+        drawn += [_one_hot(choices - (-torch.rand(choices.shape, **options).log()).log()) for choices in categories]
         return torch.cat(drawn, dim=-1)
 
-    def log_prob(self, head: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+    def log_prob(self, head: Tensor, encoded: Tensor) -> Tensor:
         mean, log_spread, categories = self.read(head)
         numbers, *chosen = encoded.split([self.numbers, *self.categories], dim=-1)  # type: ignore[no-untyped-call]
-        distance: torch.Tensor = (numbers - mean) / log_spread.exp()
+        distance: Tensor = (numbers - mean) / log_spread.exp()
         total = (-0.5 * distance.square() - log_spread - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
         return sum(((choices * hot).sum(dim=-1) for choices, hot in zip(categories, chosen, strict=True)), total)
 
-    def divergence(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    def divergence(self, before: Tensor, after: Tensor) -> Tensor:
         mean, log_spread, categories = self.read(before)
         new_mean, new_log_spread, new_categories = self.read(after)
         ratio = (2 * (log_spread - new_log_spread)).exp()
@@ -150,7 +143,7 @@ class Columns(NamedTuple):
         return sum(((old.exp() * (old - new)).sum(dim=-1) for old, new in pairs), total)
 
 
-def _one_hot(values: torch.Tensor) -> torch.Tensor:
+def _one_hot(values: Tensor) -> Tensor:
     import torch
 
     return torch.nn.functional.one_hot(values.argmax(dim=-1), values.shape[-1]).to(values.dtype)
@@ -160,14 +153,14 @@ OBSERVATION, ACTION = Columns(4, (3, 3)), Columns(2, (3, 4))
 
 
 class Shape(NamedTuple):
-    """The columns that a network reads and returns; the rest follows from its width."""
+    """The columns that a network reads and returns."""
 
     inputs: int
     outputs: int
     residual: bool = False
 
     def layers(self, width: int) -> list[tuple[int, int]]:
-        """Inputs and outputs of every layer, first those at the network's input: in a residual one also the skip."""
+        """Inputs and outputs of every layer, those of a residual network with the skip at its input."""
         at_input, inside = (2, 2 * _HIDDEN_LAYERS - 1) if self.residual else (1, _HIDDEN_LAYERS - 1)
         return [*[(self.inputs, width)] * at_input, *[(width, width)] * inside, (width, self.outputs)]
 
@@ -192,7 +185,7 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
             self.body = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
             self.skip = nn.Identity() if inputs == width else nn.Linear(inputs, width)
 
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        def forward(self, rows: Tensor) -> Tensor:
             return self.body(rows) + self.skip(rows)  # type: ignore[no-any-return]
 
     shape = SHAPES[kind]
@@ -205,15 +198,15 @@ def make_network(kind: str, width: int) -> torch.nn.Module:
     return nn.Sequential(*layers, nn.Linear(*last), *([nn.Sigmoid()] if kind == "matcher" else []))
 
 
-def make_windows(generator: torch.Generator) -> torch.Tensor:
-    """Every run of ten transitions in the recorded trajectories of a made-up system and policy: half, window, step,
+def make_windows(generator: torch.Generator) -> Tensor:
+    """Every ten transitions in a row of the trajectories of a made-up system and policy: half, window, step,
     (observation, action, next observation). The halves share no trajectory."""
     import torch
 
-    def respond(inputs: int, columns: Columns) -> torch.Tensor:  # linear; the last row is the constant
+    def respond(inputs: int, columns: Columns) -> Tensor:  # linear; the last row is the constant
         return torch.randn(inputs + 1, columns.encoded, generator=generator) / math.sqrt(inputs)
 
-    def react(columns: Columns, rows: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
+    def react(columns: Columns, rows: Tensor, response: Tensor) -> Tensor:
         noise = _NOISE * torch.randn(len(rows), columns.encoded, generator=generator)
         return columns.encode(rows @ response[:-1] + 2 * response[-1] + noise)
 
@@ -233,40 +226,35 @@ def make_windows(generator: torch.Generator) -> torch.Tensor:
 class Rollout(NamedTuple):
     """Each is of step, row, columns."""
 
-    observations: torch.Tensor
-    action_heads: torch.Tensor
-    actions: torch.Tensor
-    action_log_probs: torch.Tensor
-    following: torch.Tensor
-    following_log_probs: torch.Tensor
-
-    def joined(self) -> torch.Tensor:
-        import torch
-
-        return torch.cat([self.observations, self.actions, self.following], dim=-1)
+    observations: Tensor
+    action_heads: Tensor
+    actions: Tensor
+    action_log_probs: Tensor
+    following: Tensor
+    following_log_probs: Tensor
 
 
 class Networks(NamedTuple):
-    """The timed functions of a graph's networks, with their rewards and losses."""
+    """A graph's networks, with their rewards and losses."""
 
     policy: Network
     transition: Network
     matcher: Network
     value: Network
 
-    def matcher_loss(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    def matcher_loss(self, real: Tensor, made: Tensor) -> Tensor:
         import torch
 
         loss = torch.nn.functional.binary_cross_entropy
         looks_real, looks_made = self.matcher(real), self.matcher(made)
         return loss(looks_real, torch.ones_like(looks_real)) + loss(looks_made, torch.zeros_like(looks_made))
 
-    def imitation_reward(self, real: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    def imitation_reward(self, real: Tensor, made: Tensor) -> Tensor:
         likeness, distance = self.matcher(made).squeeze(-1), (made - real).abs().mean(dim=-1)
         return _MATCHER_SHARE * likeness - (1 - _MATCHER_SHARE) * distance
 
-    def judge(self, rollout: Rollout, rewards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Generalised advantage estimates of each step, normalised, and the value that it should have had."""
+    def judge(self, rollout: Rollout, rewards: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised advantage estimates of each step, and the value that it should have had."""
         import torch
 
         with torch.no_grad():
@@ -278,14 +266,11 @@ class Networks(NamedTuple):
                 advantages[step] = advantage
             return (advantages - advantages.mean()) / (advantages.std() + 1e-6), advantages + values[:-1]
 
-    def ppo_loss(
-        self, rollout: Rollout, advantages: torch.Tensor, returns: torch.Tensor, inside: bool = False
-    ) -> torch.Tensor:
-        """Of policy and value; in the first stage also of the transition, and inside the environment of how far the
-        policy has moved."""
+    def ppo_loss(self, rollout: Rollout, advantages: Tensor, returns: Tensor, inside: bool = False) -> Tensor:
+        """Of policy and value; in the first stage also of the transition, inside it of how far the policy has moved."""
         import torch
 
-        def clipped(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        def clipped(new: Tensor, old: Tensor) -> Tensor:
             ratio = (new - old).exp()
             return -(ratio * advantages).minimum(ratio.clamp(1 - _CLIP, 1 + _CLIP) * advantages).mean()
 
@@ -300,7 +285,7 @@ class Networks(NamedTuple):
 
 
 class Simulator:
-    """Rollouts of one stage, with random numbers of its own, so that the stages do not change each other's."""
+    """Rollouts of one stage, with random numbers that the other one does not change."""
 
     def __init__(self, setting: Setting, stage: int, checks: bool) -> None:
         import torch
@@ -308,22 +293,22 @@ class Simulator:
         self.generator = torch.Generator(setting.device).manual_seed(setting.seed + stage)
         self.checks, self.reads, self.epochs = checks, 0, 0
 
-    def choose(self, records: torch.Tensor, count: int) -> torch.Tensor:
+    def choose(self, records: Tensor, count: int) -> Tensor:
         import torch
 
         return records[torch.randint(len(records), (count,), generator=self.generator, device=records.device)]
 
-    def check(self, *tensors: torch.Tensor) -> None:
+    def check(self, *tensors: Tensor) -> None:
         """Let the host read whether each tensor is finite, if `checks` are on."""
         for tensor in tensors if self.checks else ():
             self.reads += 1
             if not bool(tensor.isfinite().all()):
                 raise WrongResultError("numbers of a rollout are not finite", "Try dtype float64, or another device")
 
-    def roll_out(self, networks: Networks, start: torch.Tensor, steps: int) -> Rollout:
+    def roll_out(self, networks: Networks, start: Tensor, steps: int) -> Rollout:
         import torch
 
-        seen, observation = list[tuple[torch.Tensor, ...]](), start
+        seen, observation = [], start
         with torch.no_grad():
             for _ in range(steps):
                 head = networks.policy(observation)
@@ -339,7 +324,7 @@ class Simulator:
             return Rollout(*(torch.stack(each) for each in zip(*seen, strict=True)))
 
 
-def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., torch.Tensor], *arguments: Any) -> None:
+def _descend(optimizer: torch.optim.Optimizer, loss: Callable[..., Tensor], *arguments: Any) -> None:
     optimizer.zero_grad()
     loss(*arguments).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -356,50 +341,53 @@ class _Graph(NamedTuple):
 
 
 class _Job:
-    """The state of the job, and its two kinds of step: `learn_environment` and `learn_policies`."""
+    """The state of the job, and an epoch of each stage: `learn_environment` and `learn_policies`."""
 
     def __init__(self, params: Params, setting: Setting) -> None:
         self.params, self.setting = params, setting
         self.windows = setting.feed(self.records())
-        modules, count = self._make_modules(), len(SHAPES)
-        pairs = recorded(*modules)
-        self.modules, self.graphs = [*map(setting.place_model, modules)], []
+        self.modules, self.graphs, count = self._make_modules(), [], len(SHAPES)
+        pairs = recorded(self.modules)
+        setting.place_model(self.modules)
         self.prints = pairs()  # before the first step learns
         for index in range(_GRAPHS):
-            ours = self.modules[count * index : count * (index + 1)]
-            learners = self.modules[count * _GRAPHS + 2 * index :][:2]
-            optimized = ([ours[0], ours[1], ours[3]], [ours[2]], learners)
-            specs = (_OPTIMIZER, _MATCHER_OPTIMIZER, _OPTIMIZER)
-            optimizers = [spec.make(_weights_of(each)) for spec, each in zip(specs, optimized, strict=True)]
+            ours, learners = self.modules[count * index :][:count], self.modules[count * _GRAPHS + 2 * index :][:2]
+            optimizers = (
+                _OPTIMIZER.make([*ours[:2].parameters(), *ours[3].parameters()]),
+                _MATCHER_OPTIMIZER.make(ours[2].parameters()),
+                _OPTIMIZER.make(learners.parameters()),
+            )
             networks, (policy, value) = Networks(*map(setting.compiled, ours)), map(setting.compiled, learners)
             self.graphs.append(_Graph(networks, networks._replace(policy=policy, value=value), *optimizers))
         self.venv, self.inside = (Simulator(setting, stage, params.checks) for stage in (1, 2))
 
-    def records(self) -> torch.Tensor:
+    def records(self) -> Tensor:
         return make_windows(self.setting.generator()).to(self.setting.torch_dtype)
 
-    def _make_modules(self) -> list[nn.Module]:
+    def _make_modules(self) -> nn.ModuleList:
         """The networks of both graphs, and then the policy and value that each learns, on the host."""
+        from torch import nn
+
         kinds = (*SHAPES, *SHAPES, "policy", "value", "policy", "value")
         with self.setting.seeded():
-            return [make_network(kind, self.params.width).to(self.setting.torch_dtype) for kind in kinds]
+            return nn.ModuleList(make_network(kind, self.params.width) for kind in kinds).to(self.setting.torch_dtype)
 
-    def learn_environment(self) -> torch.Tensor:
-        """One epoch of the first stage; returns how far both graphs' rollouts are from the records of both halves."""
+    def learn_environment(self) -> Tensor:
+        """Returns how far both graphs' rollouts are from the records of both halves."""
         import torch
 
         self.venv.epochs += 1
         halves, errors = self.windows(), []
 
-        def roll_out(networks: Networks, half: torch.Tensor) -> tuple[torch.Tensor, Rollout]:
-            """A batch of recorded windows, steps first, and a rollout from their beginnings."""
+        def roll_out(networks: Networks, half: Tensor) -> tuple[Rollout, Tensor, Tensor]:
+            """From the beginnings of recorded windows, with these and the rollout in their form."""
             real = self.venv.choose(half, self.params.batch).transpose(0, 1)
-            return real, self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
+            rollout = self.venv.roll_out(networks, real[0, :, : OBSERVATION.encoded], _WINDOW)
+            return rollout, real, torch.cat([rollout.observations, rollout.actions, rollout.following], dim=-1)
 
         for graph, half in zip(self.graphs, halves, strict=True):
             networks = graph.networks
-            real, rollout = roll_out(networks, half)
-            made = rollout.joined()
+            rollout, real, made = roll_out(networks, half)
             _descend(graph.matcher_optimizer, networks.matcher_loss, real, made)
             with torch.no_grad():
                 rewards = networks.imitation_reward(real, made)
@@ -407,12 +395,12 @@ class _Job:
             for _ in range(_PASSES):
                 _descend(graph.optimizer, networks.ppo_loss, rollout, *judged)
             for each in halves:
-                real, rollout = roll_out(networks, each)
-                errors.append((rollout.joined() - real).abs().mean())
+                _, real, made = roll_out(networks, each)
+                errors.append((made - real).abs().mean())
         return self.setting.drain(torch.stack(errors))
 
-    def learn_policies(self) -> torch.Tensor:
-        """One epoch of the second stage; returns the mean reward of each policy before it learned from it."""
+    def learn_policies(self) -> Tensor:
+        """Returns the mean reward of each policy before it learned from it."""
         import torch
 
         self.inside.epochs += 1
@@ -432,34 +420,28 @@ class _Job:
         """Results of the first graph for known rows, with the first weights."""
         import torch
 
-        graph, weights = self.graphs[0], _weights_of(self.modules[: len(SHAPES)])
+        graph, weights = self.graphs[0], [*self.modules[: len(SHAPES)].parameters()]
         kept = [weight.detach().clone() for weight in weights]
-        load_values(weights, _weights_of(map(self.setting.place_model, self._make_modules()[: len(SHAPES)])))
-        rows = self.setting.place(self.records()[0, :_CHECKED_WINDOWS])
-        results = _known_results(graph.networks, weights, rows.transpose(0, 1))
-        for weight, gradient in zip(weights, results[-len(weights) :], strict=True):
-            weight.grad = gradient
-        descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights)
-        for weight in weights:
-            weight.grad = None
+        load_values(weights, self.setting.place_model(self._make_modules()[: len(SHAPES)]).parameters())
+        results = _known_results(graph.networks, weights, self.setting.place(self.records()))
+        descents = first_descents((graph.optimizer, graph.matcher_optimizer), weights, results[-len(weights) :])
         load_values(weights, kept)
         return [*results, torch.stack([descent.sum() for descent in descents])]
 
     def reference(self) -> Tensors:
         import torch
 
-        modules = [exact_model(module) for module in self._make_modules()[: len(SHAPES)]]
-        rows, weights = self.records()[0, :_CHECKED_WINDOWS].double(), _weights_of(modules)
+        records, modules = self.records().double(), exact_model(self._make_modules()[: len(SHAPES)])
         specs = [_MATCHER_OPTIMIZER if kind == "matcher" else _OPTIMIZER for kind in SHAPES]
-        moves = [spec.first_move for spec, module in zip(specs, modules, strict=True) for _ in module.parameters()]
+        networks = [*modules.children()]
+        moves = [spec.first_move for spec, module in zip(specs, networks, strict=True) for _ in module.parameters()]
         with exactly():
-            results = _known_results(Networks(*modules), weights, rows.transpose(0, 1))
-            gradients = zip(moves, results[-len(weights) :], strict=True)
+            results = _known_results(Networks(*networks), [*modules.parameters()], records)
+            gradients = zip(moves, results[-len(moves) :], strict=True)
             return [*results, torch.stack([(gradient * move(gradient)).sum() for move, gradient in gradients])]
 
     def metrics(self) -> dict[str, float]:
-        """The error is the mean one of the next observation, predicted by each graph from recorded observations and
-        actions of the half that it did not learn from."""
+        """The error is that of the next observation, predicted by each graph for the half it did not learn from."""
         import torch
 
         size, errors = OBSERVATION.encoded, []
@@ -476,18 +458,14 @@ class _Job:
         }
 
 
-def _weights_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    return [weight for module in modules for weight in module.parameters()]
-
-
-def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
-    """Heads, rewards, advantages, losses, and the gradients of the losses. Recorded windows, steps first, stand for a
-    rollout; the same ones in the opposite order stand for the records that it is compared with."""
+def _known_results(networks: Networks, weights: Sequence[Tensor], records: Tensor) -> list[Tensor]:
+    """Heads, rewards, advantages, losses and their gradients. Recorded windows stand for a rollout, the same in
+    opposite order for the records that it is compared with."""
     import torch
 
-    sizes = [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
+    rows = records[0, :_CHECKED_WINDOWS].transpose(0, 1)
+    real, sizes = rows.flip(1), [OBSERVATION.encoded, ACTION.encoded, OBSERVATION.encoded]
     observations, actions, following = torch.split(rows, sizes, dim=-1)
-    real = rows.flip(1)
     with torch.no_grad():
         head = networks.policy(observations)
         moved = networks.transition(torch.cat([observations, actions], dim=-1))
@@ -500,6 +478,6 @@ def _known_results(networks: Networks, weights: list[torch.Tensor], rows: torch.
         judged = networks.judge(rollout, rewards)
         moved_away = ACTION.divergence(rollout.action_heads, head)
     losses = [networks.matcher_loss(real, rows), *(networks.ppo_loss(rollout, *judged, each) for each in (False, True))]
-    # Only of their sum, which holds every weight, and every error of one of the losses.
+    # Of their sum only, which holds every weight, and every error of a loss.
     gradients = torch.autograd.grad(sum(losses[1:], losses[0]), weights)
     return [head, moved, rewards, *judged, moved_away, *(loss.detach() for loss in losses), *gradients]

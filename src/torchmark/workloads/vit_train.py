@@ -23,7 +23,6 @@ class VitTrain(ModelWorkload):
 
     name = "vit-train"
     modes = ("train",)
-    params = Params
     tiny = Params(size="tiny", batch=2, image=32)
     options = (ATTENTION,)
     imports = ("transformers.models.vit.modeling_vit",)
@@ -43,7 +42,7 @@ class VitTrain(ModelWorkload):
         def few(inputs: Any, _: None) -> tuple[Any, None]:  # a label that is not learned, as in bert-classify
             return {"pixel_values": inputs["pixel_values"][:1], "labels": (inputs["labels"][:1] + 1) % LABELS}, None
 
-        sizes = {"image_size": params.image, "patch_size": _PATCH}
-        model = image_classifier("ViT", params, setting, **sizes, **encoder_config(params.size, setting))
+        sizes = encoder_config(params.size, setting) | {"image_size": params.image, "patch_size": _PATCH}
+        model = image_classifier("ViT", params, setting, **sizes)
         config: Any = model.module.config
         return replace(model, few=few, notes={"attention": config._attn_implementation})

@@ -133,7 +133,7 @@ def test_a_function_without_an_example_input_is_refused_where_that_is_certain(
         ("def make(): pass", "mkae", "has no 'mkae'"),
         ("\0", "", "some.py: SyntaxError"),
         (f"{IMPORT}class A(Workload): pass\nclass B(Workload): pass", "", "several workloads"),
-        (f"{IMPORT}class A(Workload): pass", "", "A of some.py has no params"),
+        (f"{IMPORT}class A(Workload): pass", "", "A of some.py has no tiny"),
         (f"import no_such\n{IMPORT}class A(Workload): pass", "", "some.py, line 1: ModuleNotFoundError"),
     ],
 )

@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import Any
 
 from msgspec import Struct
 
-from torchmark.errors import CaseError, TorchmarkError, UsageError
+from torchmark.errors import CaseError, UsageError
 
-# Path and version of each file by the name that cases use. All processes inherit it, however they are started.
+# Path and version of each file by the name that cases use, for all processes, however they are started.
 VARIABLE = "TORCHMARK_FILES"
 LARGEST_BYTES = 4 << 20
 _imported: set[Path] = set()  # files that were run
@@ -34,13 +36,13 @@ class OwnFile(Struct, frozen=True):
 
 
 def split_name(text: str) -> tuple[str, str] | None:
-    """The file and its part in a text such as `my_model.py:build`; None if it names no file."""
+    """The file and its part in `my_model.py:build`; None if the text names no file."""
     found = _NAME.fullmatch(text)
     return (found["file"], found["member"] or "") if found else None
 
 
 def find_file(text: str) -> OwnFile:
-    """The file at a path, which is known by its name from now on, or a known one of that name."""
+    """The file at a path, known by its name from now on, or a known one of that name."""
     known = _known()
     file = _read(Path(known[text][0] if text in known else text).absolute())
     path, version = known.setdefault(file.name, (str(file.path), file.version))
@@ -53,7 +55,7 @@ def find_file(text: str) -> OwnFile:
 
 
 def known_files() -> str:
-    """What `serve_knowing` needs in a worker to find the same files."""
+    """For `serve_knowing` in a worker."""
     return os.environ.get(VARIABLE, "")
 
 
@@ -62,13 +64,13 @@ def file_paths() -> dict[str, Path]:
 
 
 def serve_knowing(files: str, serve: Callable[..., None], *arguments: object) -> None:
-    """Runs in a worker: it may have been forked from a process that began before the files were known."""
+    """Runs in a worker, which may have been forked before the files were known."""
     os.environ[VARIABLE] = files
     serve(*arguments)
 
 
 def forget_files() -> None:
-    """Run files again the next time, as in a new process, because one has changed."""
+    """Run files again the next time, because one has changed."""
     for path in _imported:
         sys.modules.pop(f"torchmark_own_{path.stem}", None)
     _imported.clear()
@@ -100,7 +102,7 @@ def _read(path: Path) -> OwnFile:
 
 
 def import_member(file: OwnFile, name: str) -> object:
-    """Run the file, once, and return what it calls so. Errors name its line."""
+    """A function or class of the file, which is run once. Errors name its line."""
     _imported.add(file.path)
     try:
         found = getattr(_import(file.path), name, None)
@@ -113,8 +115,8 @@ def import_member(file: OwnFile, name: str) -> object:
 
 
 def place_of(error: BaseException, named: bool = False) -> str:
-    """The innermost line of the user's own code in an error's traceback, as in `my_model.py, line 12`, or "". With
-    `named`, only of files that were named on the command line: other files' names are not shared."""
+    """The innermost line of the user's own code in a traceback, as in `my_model.py, line 12`, or "". With `named`, only
+    of files named on the command line: other files' names are not shared."""
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
@@ -140,8 +142,8 @@ def _is_library(path: Path) -> bool:
 
 
 class _Siblings(MetaPathFinder):
-    """Finds the modules next to a model file: for imports in that folder before installed libraries of the same name,
-    but never before the standard library; for all others last, as pickles and spawned processes import from it, too."""
+    """Finds the modules next to a model file: for its imports before installed libraries of the same name, but never
+    before the standard library; for others last, as pickles and spawned processes import from there, too."""
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self._root, self._names = root, names  # the named modules come from the folder for every importer
@@ -160,12 +162,9 @@ class _Siblings(MetaPathFinder):
 
 @cache
 def _import(path: Path) -> ModuleType:
-    """Import a file as a part of its package if it is in one, else like a script, with its folder to import from."""
-    package: list[str] = []
-    for folder in path.parents:
-        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
-            break
-        package.insert(0, folder.name)
+    """Import a file as a part of its package if it is in one, else like a script."""
+    folders = takewhile(lambda each: (each / "__init__.py").is_file() and each.name.isidentifier(), path.parents)
+    package = [folder.name for folder in folders][::-1]
     root = path.parents[len(package)]
     if str(root) not in sys.path:
         sys.path.append(str(root))
@@ -173,9 +172,7 @@ def _import(path: Path) -> ModuleType:
     if package:
         return importlib.import_module(".".join([*package, path.stem]))
     name = f"torchmark_own_{path.stem}"  # not the stem alone: that may be the name of a library
-    spec = importlib.util.spec_from_file_location(name, path)
-    if not (spec and spec.loader):
-        raise TorchmarkError(f"{path.name} cannot be imported", "Give it a name that ends in .py")
+    spec: Any = importlib.util.spec_from_file_location(name, path)  # never None, as the name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

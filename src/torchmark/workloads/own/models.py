@@ -1,4 +1,4 @@
-"""Models of the user's own: a Python file or a model library's configuration file becomes a workload like any other."""
+"""The user's own models: a Python file or a transformers configuration file becomes a workload like any other."""
 
 import ast
 import copy
@@ -21,15 +21,15 @@ from torchmark.workloads.model import COUNTING, Model, ModelWorkload, leaves_of,
 from torchmark.workloads.own.files import OwnFile, find_file, import_member, split_name
 
 _WRITTEN = r"^[A-Za-z0-9_.-]*$"
-_OURS = (  # parameters of every function, unless it has one of that name itself
-    ("batch", Annotated[int, Meta(ge=0, le=1_048_576)], 0),
-    ("input", Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
-    ("loss", Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
-)
+_OURS: dict[str, tuple[Any, Value]] = {  # parameters of every function, unless it has one of that name itself
+    "batch": (Annotated[int, Meta(ge=0, le=1_048_576)], 0),
+    "input": (Annotated[str, Meta(pattern=_WRITTEN, description="what --input says")], ""),
+    "loss": (Annotated[str, Meta(pattern=_WRITTEN, description="what --loss says")], ""),
+}
 _EXAMPLE_FIX = "Return a tensor, a tuple of tensors, or a dictionary from argument names to tensors"
 _USUAL = "build"  # the function used if none is named
 _REQUIRED = "required"  # in place of a default
-# Libraries that all workers can share once they are imported: they take seconds, and run nothing while imported.
+# Libraries that workers can share once they are imported, which takes seconds.
 _SLOW = ("transformers", "diffusers")
 _MODEL_METHODS = ("eval", "train", "to", "float", "half", "bfloat16", "double", "requires_grad_")  # return the model
 _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annotated[str, Meta(pattern=r"^[\w.-]+$")]}
@@ -37,15 +37,13 @@ _KINDS: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": Annot
 Definition = ast.FunctionDef | ast.ClassDef
 
 
-class Outline(Struct, frozen=True):
-    """The part of a file that is measured."""
-
+class Outline(Struct, frozen=True):  # of the part of a file that is measured
     member: str
     is_workload: bool
     summary: str
     about: str
     imports: tuple[str, ...]
-    arguments: tuple[tuple[str, Any, Value], ...] = ()  # name, type, default
+    arguments: dict[str, tuple[Any, Value]] = {}  # type and default by name
     needs_input: bool = False  # it never returns an example input with its model
 
 
@@ -57,45 +55,42 @@ def load_own(file: OwnFile, member: str) -> Workload:
         return _configured(file)
     outline, name = inspect_file(file, member), f"{file.name}:{member}" if member else file.name
     if not outline.is_workload:
-        own = {argument[0] for argument in outline.arguments}
-        fields = (*outline.arguments, *(each for each in _OURS if each[0] not in own))
-        params: Any = defstruct("Params", fields, frozen=True)
-        about = {"params": params, "file": file, "outline": outline, "imports": (COUNTING, *outline.imports)}
+        fields = (outline.arguments | _OURS | outline.arguments).items()  # its own first, and in place of ours
+        params: Any = defstruct("Params", [(each, *kind) for each, kind in fields], frozen=True)
+        has_batch = "batch" in outline.arguments and isinstance(params().batch, int)
+        about: dict[str, Any] = {"tiny": params(batch=2) if has_batch else params(), "file": file, "outline": outline}
+        about["imports"] = (COUNTING, *outline.imports)
         about["__doc__"] = outline.about or f"The model that {outline.member} makes."
-        about["tiny"] = params(batch=2) if "batch" in own and isinstance(params().batch, int) else params()
-        return _derived(PythonModel, name, file, **about)
+        return _derived(PythonModel, name, file, outline.summary, **about)
     # The file declares a workload, whose version is always that of the file.
     found = import_member(file, outline.member)
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UsageError(f"{outline.member} of {file.name} is no Workload", "Derive it from torchmark's Workload")
-    lacks = [name for name in ("params", "tiny") if not isinstance(getattr(found, name, None), type | Struct)]
+    lacks = [name for name in ("tiny", "params") if not isinstance(getattr(found, name, None), type | Struct)]
     lacks += sorted(found.__abstractmethods__)
     if lacks:
         raise UsageError(f"{outline.member} of {file.name} has no {lacks[0]}", "`torchmark new --workload` shows one")
-    return _derived(found, name, file, __doc__=found.__doc__, __module__=found.__module__)
+    return _derived(found, name, file)
 
 
-def _derived(base: type[Workload], name: str, source: OwnFile, **about: Any) -> Workload:
-    return type(base.__name__, (base,), {"name": name, "version": source.version, **about})()  # type: ignore[no-any-return]
+def _derived(base: type[Workload], name: str, source: OwnFile, summary: str = "", **about: Any) -> Workload:
+    given = {"name": name, "version": source.version, "__doc__": base.__doc__, "__module__": base.__module__}
+    if summary:
+        given["summary"] = lambda _: summary
+    return type(base.__name__, (base,), given | about)()  # type: ignore[no-any-return]
 
 
 class PythonModel(ModelWorkload):
-    """A model from a function or a class of the user's."""
-
     options = (LAYOUT, GRADIENTS)
     rows_are_independent = False  # unknown
     file: OwnFile
     outline: Outline
 
-    @classmethod
-    def summary(cls) -> str:
-        return cls.outline.summary
-
     def check(self, params: Any) -> None:
-        missing = [name for name, _, _ in self.outline.arguments if getattr(params, name) == _REQUIRED]
+        missing = [name for name in self.outline.arguments if getattr(params, name) == _REQUIRED]
         if missing:
             fix = f"Give it: -p {missing[0]}=…, or write a function that makes the model without such arguments"
-            raise UsageError(f"{self.outline.member} needs a value for {missing[0]}", fix)
+            raise UsageError(f"{self.name} needs a value for {missing[0]}", fix)
         self._inputs(params, has_example=not self.outline.needs_input)
         if loss := self._ours(params, "loss"):
             find_loss(loss)
@@ -107,11 +102,11 @@ class PythonModel(ModelWorkload):
         if isinstance(function, torch.nn.Module):  # the model itself, which several builds must not share
             given: Any = copy.deepcopy(function)
         else:
-            given = function(**{name: getattr(params, name) for name, _, _ in self.outline.arguments})
+            given = function(**{name: getattr(params, name) for name in self.outline.arguments})
         model, example = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(model, torch.nn.Module):
             fix = "It must return a torch.nn.Module, alone or with an example input: return model, input"
-            raise UsageError(f"{self.outline.member} of {self.file.name} gives a {type(model).__name__}", fix)
+            raise UsageError(f"{self.name} gives a {type(model).__name__}", fix)
         loss = self._ours(params, "loss")
         if shapes := self._inputs(params, has_example=example is not None):
             generator, rows = setting.generator(), enumerate(join_batch(params.batch, shapes))
@@ -123,10 +118,10 @@ class PythonModel(ModelWorkload):
     def _inputs(self, params: Any, has_example: bool) -> tuple["Tensor", ...]:
         if (shapes := parse_tensors(self._ours(params, "input") or "")) or has_example:
             return shapes
-        raise UsageError(f"{self.outline.member} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
+        raise UsageError(f"{self.name} needs --input, such as --input 'float32[8,3,224,224]'", HELP)
 
     def _ours(self, params: Any, name: str) -> Any:
-        return None if any(each[0] == name for each in self.outline.arguments) else getattr(params, name)
+        return None if name in self.outline.arguments else getattr(params, name)
 
 
 def write_loss(typed: str) -> str:
@@ -150,7 +145,7 @@ def find_loss(text: str) -> tuple[OwnFile, str]:
 
 
 def import_loss(text: str) -> Callable[..., Any]:
-    """That function, called with the model's answer and as many of the inputs as it takes."""
+    """That function, given the model's answer and as many of the inputs as it takes."""
     function: Any = import_member(*find_loss(text))
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     count = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
@@ -182,11 +177,11 @@ def _resized(inputs: Any, batch: int) -> Any:
     return map_tensors(lambda tensor: tensor[[row % rows for row in range(batch)]], inputs)
 
 
-# The inputs of a model in words: as a person types them, as a case writes them, and the tensors that they mean.
+# The inputs of a model: as a person types them, as a case writes them, and as tensors.
 
 HELP = "Write float32[8,3,224,224], int64[8,128]<30522 or input_ids=int64[8,128]<30522"
 DTYPES = ("float", "int64", "int32", "int16", "int8", "uint8", "bool")
-_LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1, "int8": 2**7 - 1, "uint8": 2**8 - 1, "bool": 2}
+_LARGEST = {f"int{bits}": 2 ** (bits - 1) - 1 for bits in (8, 16, 32, 64)} | {"uint8": 255, "bool": 2}
 _TYPED_FORM = re.compile(
     r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=)?\s*(?P<dtype>[a-z0-9]+)\s*\[(?P<shape>[\d\s,]*)\]"
     r"\s*(?:<\s*(?P<limit>\d{1,19}))?\s*"
@@ -215,13 +210,13 @@ def parse_tensors(text: str) -> tuple[Tensor, ...]:
 
 
 def write_tensors(tensors: Sequence[Tensor]) -> str:
-    """All inputs of a model in one word, as a case writes it, which no shell needs quoted."""
+    """All inputs of a model in one word, which no shell needs quoted."""
     parts = [(each.name, each.dtype, "x".join(map(str, each.shape)) or "x", each.limit) for each in tensors]
     return "..".join(".".join(str(part) for part in each if part is not None) for each in parts)
 
 
 def split_batch(tensors: Sequence[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
-    """The size that all inputs begin with, and the inputs without it; 0 if they do not begin alike."""
+    """The first size of all inputs, and the inputs without it; 0 if it differs."""
     first = {tensor.shape[:1] for tensor in tensors}
     if len(first) != 1 or first == {()}:
         return 0, tuple(tensors)
@@ -229,12 +224,11 @@ def split_batch(tensors: Sequence[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
 
 
 def join_batch(batch: int, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The opposite of `split_batch`."""
     return tuple(replace(tensor, shape=(batch, *tensor.shape)) if batch else tensor for tensor in tensors)
 
 
 def make_tensor(tensor: Tensor, generator: Any) -> Any:
-    """Random numbers on the host: normal ones, or integers below the limit, by default 2: any table has two rows."""
+    """Random numbers: normal ones, or integers below the limit, by default 2, as any table has two rows."""
     import torch
 
     if tensor.dtype == "float":
@@ -266,7 +260,7 @@ def _parse(text: str, form: re.Pattern[str], separator: str, fix: str) -> Tensor
 
 
 def inspect_file(file: OwnFile, member: str) -> Outline:
-    """Describe that member of the file, by default its workload or its function `build`."""
+    """By default the file's workload or its function `build`."""
     try:
         tree = ast.parse(file.text)
     except SyntaxError as error:
@@ -299,7 +293,7 @@ def inspect_file(file: OwnFile, member: str) -> Outline:
     slow = tuple(dict.fromkeys(name for name in modules if name.partition(".")[0] in _SLOW))
     if node is None or chosen in workloads:
         return Outline(chosen, chosen in workloads, summary, about, slow)
-    return Outline(chosen, False, summary, about, slow, tuple(_arguments(node)), not _may_give_pair(node, definitions))
+    return Outline(chosen, False, summary, about, slow, dict(_arguments(node)), not _may_give_pair(node, definitions))
 
 
 def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
@@ -308,7 +302,7 @@ def _fix(file: OwnFile, definitions: Iterable[str]) -> str:
     return "Say which part to take: " + ", ".join(public[:8]) if public else usual
 
 
-def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
+def _arguments(node: Definition) -> Iterator[tuple[str, tuple[Any, Value]]]:
     """The arguments that a command line can set; others keep their defaults."""
     is_method = isinstance(node, ast.ClassDef)
     functions = [each for each in (node.body if is_method else [node]) if isinstance(each, ast.FunctionDef)]
@@ -323,17 +317,17 @@ def _arguments(node: Definition) -> Iterator[tuple[str, Any, Value]]:
         kind = _KINDS.get(ast.unparse(argument.annotation).strip("'\"") if argument.annotation else "")
         if default is None:
             required = kind | Literal["required"] if kind in (int, float, bool) else kind or int | float | bool | str
-            yield argument.arg, required, _REQUIRED
+            yield argument.arg, (required, _REQUIRED)
             continue
         with suppress(ValueError, TypeError, SyntaxError):
             value = ast.literal_eval(default)
             if isinstance(value, int | float | bool | str):  # a command line can say it
                 kind = kind or _KINDS[type(value).__name__]
-                yield argument.arg, kind, float(value) if kind is float else value
+                yield argument.arg, (kind, float(value) if kind is float else value)
 
 
 def _may_give_pair(node: Definition, definitions: dict[str, Definition]) -> bool:
-    """Whether calling it may return a model together with an example input; True if that cannot be known."""
+    """Whether it may return a model with an example input; True if that cannot be known."""
     if isinstance(node, ast.ClassDef):
         return False
     inner = [each for part in node.body for each in ast.walk(part)]
@@ -375,10 +369,6 @@ class ConfiguredModel(ModelWorkload):
     imports = (COUNTING, "transformers")
     rows_are_independent = False  # unknown
     config: dict[str, Any]
-
-    @classmethod
-    def summary(cls) -> str:
-        return f"{cls.config['model_type']} from a configuration file, with random weights."
 
     def check(self, params: Any) -> None:
         most = _positions(self.config)
@@ -430,16 +420,10 @@ def _configured(file: OwnFile) -> Workload:
     found = [task for ending, task in _ENDINGS.items() if name.endswith(ending)]
     usual_task = next(iter(found), words if words in get_args(Task) else "features")
     params = defstruct("Params", [("task", Task, usual_task), ("batch", Count, 8), size], frozen=True)
-    return _derived(
-        ConfiguredModel,
-        file.name,
-        file,
-        __doc__=ConfiguredModel.__doc__,
-        params=params,
-        tiny=params(batch=2) if images else params(batch=2, sequence=8),
-        config=config,
-        options=(*((LAYOUT,) if images else ()), ATTENTION, GRADIENTS),
-    )
+    tiny = params(batch=2) if images else params(batch=2, sequence=8)
+    options = (LAYOUT, ATTENTION, GRADIENTS) if images else (ATTENTION, GRADIENTS)
+    summary = f"{config['model_type']} from a configuration file, with random weights."
+    return _derived(ConfiguredModel, file.name, file, summary, tiny=tiny, config=config, options=options)
 
 
 def _positions(config: dict[str, Any]) -> int | None:
