@@ -88,16 +88,12 @@ def with_flag(estimate: Estimate, flag: str) -> Estimate:
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
     """No garbage collection inside: it would land in some of the samples."""
-    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0  # as in forked workers: torch's own objects
+    was_enabled = gc.isenabled()
     gc.collect()
-    if not was_frozen:
-        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if not was_frozen:
-            gc.unfreeze()
         if was_enabled:
             gc.enable()
 
