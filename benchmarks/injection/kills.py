@@ -63,7 +63,7 @@ def _kill_once(command: Command, takes_s: float, chance: random.Random, number: 
         if sent == signal.SIGKILL and code >= 0:
             return Tally()  # it was ending by itself, and the signal came too late
         entered = re.search(r'torchmark/__main__\.py", line \d+, in main', place.heard)
-        if sent == signal.SIGINT and "KeyboardInterrupt" in place.heard and not entered:
+        if sent == signal.SIGINT and "Traceback" in place.heard and not entered:
             return Tally()  # it met the start of Python, before torchmark's first line
         if command.outlives:
             place.run("fleet", "cancel", "../fleet")

@@ -163,6 +163,25 @@ def test_every_error_has_its_exit_code(capsys, monkeypatch, error: BaseException
         assert "Traceback" in answer(capsys, "runs")[2]
 
 
+@pytest.mark.parametrize("interrupt", [SystemExit(143), KeyboardInterrupt()])
+def test_an_interrupt_that_meets_the_making_of_a_class_ends_the_command(monkeypatch, interrupt) -> None:
+    """Before Python 3.12, a RuntimeError hides what is raised in `__set_name__`."""
+
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise interrupt
+
+    from torchmark.cli import show
+
+    command = click.Command("runs", callback=lambda: type("Made", (), {"field": Interrupted()}))
+    monkeypatch.setattr(show, "runs", command)
+    if isinstance(interrupt, SystemExit) or sys.version_info < (3, 12):
+        with pytest.raises(type(interrupt)):
+            cli.main(["runs"])
+    else:
+        assert cli.main(["runs"]) == 130
+
+
 def test_a_command_may_return_its_exit_code(capsys, monkeypatch) -> None:
     from torchmark.cli import show
 

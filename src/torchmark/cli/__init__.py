@@ -124,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         code = EXIT_USAGE
     except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, SystemExit | KeyboardInterrupt):  # Python 3.11 wraps one that meets a new class
+            raise error.__cause__ from None
         message, code = _explain(error)
         if os.environ.get("TORCHMARK_DEBUG"):
             _say("".join(traceback.format_exception(error)))
