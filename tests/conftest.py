@@ -20,6 +20,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from torchmark import workloads
 from torchmark.records import (
     Contention,
     DeviceInfo,
@@ -35,6 +36,7 @@ from torchmark.records import (
     Work,
     parse_case,
 )
+from torchmark.workloads.own.files import VARIABLE
 
 # `nohup` and some CI runners start programs with these signals ignored, which every process of a test would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -104,14 +106,25 @@ SLOW_FILES = [
 ]
 
 
-searched_for_garbage = False
+@pytest.fixture(autouse=True)
+def _forgotten_files() -> Iterator[None]:
+    """A process knows the user's files by name, and imports what is next to them: each test begins as a new one."""
+    paths = [*sys.path]
+    yield
+    if os.environ.get(VARIABLE):
+        workloads.forget()
+    sys.path[:] = paths
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "_Siblings"]
+
+
+LARGE = {"torch", "torch._dynamo", "transformers.modeling_utils", "diffusers.models"}
+searched: set[str] = set()
 
 
 def pytest_runtest_setup() -> None:
-    """Search what was imported for garbage once, and not before every step that is timed in this process."""
-    global searched_for_garbage
-    if not searched_for_garbage and "torch" in sys.modules:
-        searched_for_garbage = True
+    """Search large libraries for garbage once, and not before every step that is timed in this process."""
+    if new := sys.modules.keys() & LARGE - searched:
+        searched.update(new)
         gc.collect()
         gc.freeze()
 

@@ -24,7 +24,7 @@ import click
 import pytest
 
 import torchmark
-from torchmark import cli, workloads
+from torchmark import cli
 from torchmark.cli import LazyGroup
 from torchmark.cli.fleet import FORWARDED
 from torchmark.cli.output import headline_of
@@ -111,7 +111,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / EXAMPLE.name).write_text(run, encoding="utf-8")
     earlier = run.replace('"created":"2026', '"created":"2025', 1).replace('"id":"', '"id":"e', 1)
     (tmp_path / "earlier.jsonl").write_text(earlier, encoding="utf-8")
-    workloads.forget()
     return tmp_path
 
 

@@ -5,12 +5,14 @@ Where TORCHMARK_FAULT_AMX names a file, the CPU has no AMX: bfloat16 products ar
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt meanwhile would count as torchmark's fault
-import torchmark.workloads  # noqa: E402
+if "resource_tracker" not in " ".join(sys.orig_argv):  # Python's own helper, which needs no workloads
+    import torchmark.workloads
 
-torchmark.workloads.__path__.append(str(Path(__file__).parent / "workloads"))
+    torchmark.workloads.__path__.append(str(Path(__file__).parent / "workloads"))
 
 if "TORCHMARK_FAULT_AMX" in os.environ and "ONEDNN_MAX_CPU_ISA" not in os.environ:
     from torchmark.measure import machine as dtypes

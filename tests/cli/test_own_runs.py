@@ -34,13 +34,11 @@ def late():
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path) -> Path:
     """A folder with a model."""
-    monkeypatch.delenv("TORCHMARK_FILES", raising=False)
     folder = tmp_path / "secret place"
     folder.mkdir()
     (folder / "my_model.py").write_text(MODEL)
-    workloads.forget()
     return folder
 
 

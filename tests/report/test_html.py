@@ -9,7 +9,6 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
-import altair
 import pytest
 from msgspec.structs import replace
 
@@ -226,6 +225,8 @@ def test_absurd_numbers_make_a_page_without_absurd_figures(wide_run: Run) -> Non
 
 
 def test_every_chart_is_valid_vega_lite(wide_run: Run, slower_run: Run) -> None:
+    import altair
+
     runs = [wide_run, slower_run]
     series = find_series(runs)
     panels = [*speeds.find_speeds(series), *speeds.find_curves(series), *speeds.find_ratios(runs, baseline=0)]

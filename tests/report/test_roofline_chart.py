@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 
-import altair
 import pytest
 from msgspec.structs import replace
 
@@ -45,6 +44,8 @@ def test_every_result_with_ceilings_is_a_point_below_a_roof(run: Run) -> None:
 
 
 def test_the_chart_is_drawn_with_its_figures_for_those_who_do_not_see_it(run: Run) -> None:
+    import altair
+
     (panel,) = roofline.find_rooflines(find_series([run]))
     altair.Chart.from_dict(panel.chart)
     drawing = draw(panel.chart, "Roofline")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,6 @@ import pytest
 from torchmark import workloads
 from torchmark.measure.cases import read_params
 from torchmark.workloads.contract import Setting, Step
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """Files are known by name in a process: each test begins as a new one."""
-    workloads.forget()
-    yield
-    workloads.forget()
 
 
 @pytest.fixture

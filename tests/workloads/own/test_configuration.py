@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,11 @@ VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "ima
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("something wants to go to the net")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    workloads.forget()
-    yield
-    workloads.forget()
 
 
 @pytest.fixture
