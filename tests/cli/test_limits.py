@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from command_line import run_torchmark
+from msgspec.structs import replace
 
 from torchmark import cli
 from torchmark.cli.execution import hint_at_limits
 from torchmark.report import render
 from torchmark.store import find_run, keep_limits, load
+from torchmark.studies import limits
 
 
 @pytest.mark.parametrize(
@@ -45,8 +47,11 @@ def test_the_hint_about_limits_keeps_to_the_width_of_the_terminal(capsys, monkey
         assert reported.split()[-2:] == ["torchmark", "limits"]
 
 
-def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(capsys, own_place: Path) -> None:
+def test_limits_are_a_run_like_any_other_and_later_results_are_held_against_them(
+    capsys, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small sizes in a short time: what is found is low, but it is found, kept and used."""
+    monkeypatch.setattr(limits, "SETTINGS", replace(limits.SETTINGS, budget_s=0.2, min_time_s=0.05))
     done = run_torchmark("limits", "--device", "cpu", "--dtype", "float32", "--tiny", "--budget", "22s")
     assert done.returncode == 0, done.stderr
     for word in ("arithmetic", "float32", "FLOP/s", "triad", "GB/s", "round trip", "FLOP/byte"):
