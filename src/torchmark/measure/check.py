@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ _UNITS = {"float64": (2.0**-53, 64), "float32": (2.0**-24, 64), "float16": (2.0*
 _SPREAD = 0.8
 _LEAST_UNIT = 2.0**-30  # less would vanish in the rounding of the reference
 _UNKNOWN = 8.0  # where that is impossible
+_CLEAR = 0.5  # of what one rounding explains: how far several would move it need not be found out
 # An output of one number may by chance hardly move in one draw, but rarely in four. Large models get fewer.
 _DRAWS, _DRAWING_S = 4, 1.0
 # What float32 products may be made of, by torch's setting.
@@ -49,6 +51,8 @@ _WORST_ELEMENT = 4.0  # the largest of millions of errors, relative to their roo
 
 def check_step(step: Step, dtype: str) -> NumericCheck | None:
     """How far the outputs are from the reference; None without one. Leaves what is timed unchanged."""
+    import torch
+
     # One wrong weight among millions would hide in the rounding of the outputs.
     pairs = step.copies() if step.copies else ()
     for index, (there, made) in enumerate(pairs):
@@ -70,17 +74,25 @@ def check_step(step: Step, dtype: str) -> NumericCheck | None:
             for what, bad in (("holds NaN", tensor.isnan()), ("is infinite", tensor.isinf())):
                 if bool(bad.any()):
                     raise WrongResultError(f"{owner} {what} in {int(bad.sum())} of {tensor.numel()} places", _CURE)
-    tolerances = _tolerances(step, reference, dtype) if outputs else []
-    return max(map(_compare, names, outputs, reference, tolerances), key=_severity, default=None)
+
+    def worst(roundings: Iterable[float]) -> NumericCheck:
+        tolerances = [unit * factor * each for each in roundings]
+        return max(map(_compare, names, outputs, reference, tolerances), key=_severity)
+
+    if not outputs:
+        return None
+    allowed = _ALLOWED_IN_FLOAT32[torch.get_float32_matmul_precision()] if dtype == "float32" else dtype
+    unit, factor = _UNITS[allowed]
+    with contextlib.suppress(WrongResultError):
+        near = worst([1.0] * len(outputs))
+        if _severity(near) < _CLEAR:
+            return near
+    return worst(_roundings(step, reference, unit))
 
 
-def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[float]:
-    """The error that rounding explains in each output, relative to its root mean square."""
-    import torch
-
+def _roundings(step: Step, reference: list[torch.Tensor], unit: float) -> list[float]:
+    """How far rounding moves each output, relative to one rounding; at least 1."""
     assert step.reference
-    rounded_to = _ALLOWED_IN_FLOAT32[torch.get_float32_matmul_precision()] if dtype == "float32" else dtype
-    unit, factor = _UNITS[rounded_to]
     drawn = max(unit, _LEAST_UNIT)
     squares, began, draws = [0.0] * len(reference), time.monotonic(), 0
     try:
@@ -91,10 +103,10 @@ def _tolerances(step: Step, reference: list[torch.Tensor], dtype: str) -> list[f
             moved = [other - expected for other, expected in zip(rounded, reference, strict=True)]
             squares = [before + float(each.square().sum()) for before, each in zip(squares, moved, strict=True)]
     except (RuntimeError, ValueError, IndexError):  # the model refuses such numbers
-        return [unit * factor * _UNKNOWN] * len(reference)
+        return [_UNKNOWN] * len(reference)
     lengths = [float(expected.norm()) or 1.0 for expected in reference]
     found = [math.sqrt(each / draws) / size / (_SPREAD * drawn) for each, size in zip(squares, lengths, strict=True)]
-    return [unit * factor * max(1.0, each if math.isfinite(each) else _UNKNOWN) for each in found]
+    return [max(1.0, each if math.isfinite(each) else _UNKNOWN) for each in found]
 
 
 def _compare(name: str, output: torch.Tensor, expected: torch.Tensor, tolerance: float) -> NumericCheck:
