@@ -29,6 +29,7 @@ from torchmark.cli import LazyGroup
 from torchmark.cli.fleet import FORWARDED
 from torchmark.cli.output import headline_of
 from torchmark.fleet.folder import Fleet, FleetFolder, JobOutcome, Task, Terms
+from torchmark.measure import session
 from torchmark.report import render
 from torchmark.store import load
 
@@ -147,7 +148,8 @@ def test_there_are_commands_to_try() -> None:
     [(page, code) for page in PAGES if page.name not in FILES_TO_COPY for code in blocks(page, "python")],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
-def test_every_python_example_runs(page: Path, code: str) -> None:
+def test_every_python_example_runs(page: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PREHEAT_S", 0.05)
     exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
 
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchmark.analyze.check import check_result, check_samples
+from torchmark.measure import session
 from torchmark.measure.messages import Message, Phase
 from torchmark.measure.session import Finished, Started
 from torchmark.publications import Figure, Publication, PublishedMachine, PublishedTable, find_publication
@@ -122,7 +123,8 @@ def test_the_compiler_is_seen_to_fold_the_listing() -> None:
     assert ratio.startswith("as-written / as-run = ")
 
 
-def test_the_right_way_next_to_it_and_what_the_difference_is_made_of() -> None:
+def test_the_right_way_next_to_it_and_what_the_difference_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PREHEAT_S", 0.05)
     (text,) = TINY["m1-chips"][:1]
     publication = tiny("m1-chips", text)
     results = replicate(ReplicateOptions((publication,), ("cpu",), scale=0.5, budget_s=25.0, steady=True))
