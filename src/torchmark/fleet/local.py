@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -108,12 +108,13 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
     try:
         with machine_lock(wait=True, path=script.parent / "queue.lock"):
             script.with_suffix(".begun").touch()
-            for number in range(nodes):
-                environment, null = os.environ | {"TORCHMARK_NODE": str(number)}, subprocess.DEVNULL
-                command = ["bash", str(script)]
-                processes.append(subprocess.Popen(command, stdin=null, start_new_session=True, env=environment))
-            deadline = time.monotonic() + limit_s if limit_s else None
             try:
+                with _cancelled_later():
+                    for number in range(nodes):
+                        environment, null = os.environ | {"TORCHMARK_NODE": str(number)}, subprocess.DEVNULL
+                        command = ["bash", str(script)]
+                        processes.append(subprocess.Popen(command, stdin=null, start_new_session=True, env=environment))
+                deadline = time.monotonic() + limit_s if limit_s else None
                 for process in processes:
                     process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0))
             except (subprocess.TimeoutExpired, SystemExit):
@@ -126,6 +127,17 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
         return JobOutcome("cancelled")
     except TorchmarkError as error:
         return JobOutcome("failed", "it could not be started", error.cause)
+
+
+@contextmanager
+def _cancelled_later() -> Iterator[None]:
+    """An exception while a process is being started would leave it behind."""
+    asked = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    yield
+    signal.signal(signal.SIGTERM, before)
+    if asked:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
