@@ -54,19 +54,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
-# Giving every freed tensor back to the system and taking it anew costs a tenth of the processor time. The C library
-# reads this when a process of pytest-xdist starts; what such a process starts in turn is as it is without tests.
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
-if "PYTEST_XDIST_WORKER" in os.environ:
-    for name in MEMORY:
-        os.environ.pop(name, None)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes() -> None:
-    os.environ.update(MEMORY)
-
-
 class CurrentEnvironment:
     """Pickled for a new worker, replaces the environment there by the one of this process at that moment.
 
