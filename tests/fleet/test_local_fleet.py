@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from torchmark.errors import FleetError
+from torchmark.fleet import local
 from torchmark.fleet.folder import UNDER_WAY, Submitted, Task, Terms
 from torchmark.fleet.local import Local
 from torchmark.store import load
@@ -181,6 +183,26 @@ def test_what_a_cancelled_job_has_started_may_clean_up_after_it(script: Path, tm
     while engine.outcomes([job])["A1"].state in UNDER_WAY:
         time.sleep(0.01)
     assert (tmp_path / "clean").exists()
+
+
+def test_a_job_that_is_cancelled_while_it_starts_is_ended(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script.write_text("exec sleep 60\n")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return started[-1]
+
+    real, before = subprocess.Popen, signal.signal(signal.SIGTERM, local._cancel)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    try:
+        outcome = local.supervise(script, 1, 0.0)
+        assert (outcome.state, [process.poll() for process in started]) == ("cancelled", [-signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for process in started:
+            process.kill()
 
 
 def child_of(number: int) -> int:

@@ -109,7 +109,7 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
         with machine_lock(wait=True, path=script.parent / "queue.lock"):
             script.with_suffix(".begun").touch()
             try:
-                with _cancelled_later():
+                with _deferred_cancel():
                     for number in range(nodes):
                         environment, null = os.environ | {"TORCHMARK_NODE": str(number)}, subprocess.DEVNULL
                         command = ["bash", str(script)]
@@ -130,8 +130,8 @@ def supervise(script: Path, nodes: int, limit_s: float) -> JobOutcome:
 
 
 @contextmanager
-def _cancelled_later() -> Iterator[None]:
-    """An exception while a process is being started would leave it behind."""
+def _deferred_cancel() -> Iterator[None]:
+    """Cancel after the block: an exception while a process is being started would leave it running."""
     asked = list[int]()
     before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     yield
